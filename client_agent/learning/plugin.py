@@ -184,8 +184,8 @@ def study_plugin(study: Study, path: Path | None) -> Plugin | None:
         return None
     if path is None:
         raise ConfigurationError(
-            f"study {study.name!r} uses a plug-in's model: set key 'plugin' of the agent's settings to the site's "
-            "Python file, or name it (--plugin) where the command takes it"
+            f"study {study.name!r} uses a plug-in's model: set key 'plugin' of the agent's settings (--config) to "
+            "the site's Python file, or name that where the command takes it (--plugin)"
         )
     if study.training.class_weights != "none":
         raise ConfigurationError(

@@ -26,8 +26,8 @@ from protocol.arithmetic.fixed_point import clip
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.messages.model import Buffers
-from protocol.parameters import StudyParameters
 from protocol.shared_model import apply_aggregate, first_model
+from tests.kit.studies import study_of
 
 CPU = torch.device("cpu")
 SGD = TrainingSpec(update="local_sgd", batch_size=6, local_learning_rate=0.1, server_learning_rate=0.25)
@@ -166,17 +166,8 @@ def test_other_buffers_are_constants() -> None:
 
 def study(buffers: Buffers, rule: RuleSpec = FEDAVG) -> Study:
     layers = layer_shapes(small_resnet(buffers))
-    return Study(
-        name="images",
-        roster_digest="ab" * 32,
-        parameters=StudyParameters(
-            dimension=sum(int(np.prod(layer.shape)) for layer in layers), clip_norm=64.0, least_contributors=3
-        ),
-        rule=rule,
-        model=ModelSpec(kind="plugin", inputs=(1, 6, 6), classes=2, buffers=buffers, layers=layers),
-        training=SGD,
-        rounds=3,
-    )
+    model = ModelSpec(kind="plugin", inputs=(1, 6, 6), classes=2, buffers=buffers, layers=layers)
+    return study_of(model, rule=rule, training=SGD)
 
 
 def test_an_adaptive_step_is_no_average() -> None:

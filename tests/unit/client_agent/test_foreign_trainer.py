@@ -25,8 +25,8 @@ from client_agent.learning.torch_learner import ForeignLearner
 from client_agent.settings import load_settings
 from client_agent.trainer_programs import tensor_file
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import ModelSpec, Study, TrainingSpec
+from tests.kit.studies import study_of
 
 MODEL = model_spec("linear", (3,), (), 2)
 SHAPES = {layer.name: layer.shape for layer in MODEL.layers}
@@ -35,17 +35,8 @@ TRAINING = TrainingSpec(update="local_sgd", local_learning_rate=0.5, batch_size=
 FIRST = np.arange(DIMENSION, dtype=np.float32)
 
 
-def study(**changes: Any) -> Study:
-    values: dict[str, Any] = {
-        "name": "foreign",
-        "roster_digest": "0" * 64,
-        "parameters": StudyParameters(dimension=DIMENSION, clip_norm=4.0, least_contributors=3),
-        "rule": RuleSpec(name=RuleName.FEDAVG),
-        "model": MODEL,
-        "training": TRAINING,
-        "rounds": 3,
-    }
-    return Study(**(values | changes))
+def study(model: ModelSpec = MODEL, **changes: Any) -> Study:
+    return study_of(model, **({"name": "foreign", "training": TRAINING, "rounds": 3} | changes))
 
 
 def settings(folder: Path, body: str, **changes: Any) -> TrainerSettings:
@@ -223,7 +214,7 @@ def test_a_trainer_that_does_not_run_is_named_before_the_site_is_ready(tmp_path:
     ],
 )
 def test_studies_that_such_a_trainer_cannot_serve_are_refused(
-    tmp_path: Path, changes: dict[str, object], said: str
+    tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         learner(tmp_path, DOUBLE, study(**changes))

@@ -16,9 +16,8 @@ from client_agent.learning.models import build_model, dimension, model_spec, pri
 from client_agent.learning.torch_learner import TorchLearner
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec
-from protocol.parameters import StudyParameters
 from protocol.shared_model import initial_state
-from tests.unit.client_agent.federation import study
+from tests.kit.studies import study_of
 
 # --- models -----------------------------------------------------------------------------------------------------------
 
@@ -205,14 +204,9 @@ TRAIN, VALIDATION = examples([0, 0, 1, 0]), examples([1, 0])
 
 def learner(folder: Path, rule: RuleName, validation: Examples | None = VALIDATION) -> TorchLearner:
     save_folder(folder, LocalData(TRAIN, examples([]), validation))
-    of = study().model_copy(
-        update={
-            "model": MODEL,
-            "rule": RuleSpec(name=rule),
-            "parameters": StudyParameters(dimension=12, clip_norm=1.0, least_contributors=3),
-        }
+    return TorchLearner(
+        study_of(MODEL).model_copy(update={"rule": RuleSpec(name=rule)}), folder, None, "cpu", 1, folder
     )
-    return TorchLearner(of, folder, None, "cpu", 1, folder)
 
 
 def test_classes_that_a_site_lacks_are_counted_as_none(tmp_path: Path) -> None:

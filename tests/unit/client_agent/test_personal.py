@@ -19,10 +19,10 @@ from client_agent.learning.scores import value_of
 from client_agent.learning.torch_learner import TorchLearner
 from client_agent.learning.trainer import train_round
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import ModelSpec, Study, TrainingSpec
 from protocol.shared_model import first_model
 from tests.kit.present import present
+from tests.kit.studies import study_of
 
 CPU = torch.device("cpu")
 SPEC = model_spec("mlp", (4,), (5,), 3, activation="tanh", personal=("input", "target"))
@@ -57,16 +57,7 @@ def loss(model, batch):
 
 
 def study(spec: ModelSpec = SPEC, training: TrainingSpec = SGD) -> Study:
-    return Study(
-        name="personal",
-        roster_digest="ab" * 32,
-        parameters=StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3),
-        rule=RuleSpec(name=RuleName.FEDAVG),
-        model=spec,
-        training=training,
-        rounds=5,
-        seed=1,
-    )
+    return study_of(spec, training=training, seed=1)
 
 
 @pytest.fixture

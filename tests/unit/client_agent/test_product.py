@@ -15,7 +15,7 @@ from sksurv.linear_model.coxph import BreslowEstimator
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.metrics import Predicted, paired_scores, scores
-from client_agent.learning.models import completed, dimension, model_spec
+from client_agent.learning.models import completed, model_spec
 from client_agent.learning.plugin import load_plugin, study_model, study_plugin
 from client_agent.learning.settings import NO_SOURCES
 from client_agent.model.card import ModelCard, card_markdown
@@ -34,8 +34,6 @@ from protocol.messages.control import (
     ModelSpec,
     PrivacySpec,
     Purpose,
-    RuleName,
-    RuleSpec,
     Signed,
     Study,
     StudyEnd,
@@ -45,9 +43,9 @@ from protocol.messages.control import (
     TrainingSpec,
 )
 from protocol.messages.model import CLASSES, Buffers
-from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.shared_model import first_model
+from tests.kit import studies
 from tests.kit.present import present
 from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
 from tests.unit.client_agent.test_buffers import study as images_study
@@ -58,16 +56,7 @@ SPEC = model_spec("mlp", (3,), (4,), 2).named(NAMES, ("well", "ill"))
 
 
 def study_of(spec: ModelSpec = SPEC, task: TaskSpec = CLASSES) -> Study:
-    return Study(
-        name="alone",
-        roster_digest="ab" * 32,
-        parameters=StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3),
-        rule=RuleSpec(name=RuleName.FEDAVG),
-        task=task,
-        model=spec,
-        training=TrainingSpec(),
-        rounds=5,
-    )
+    return studies.study_of(spec, name="alone", task=task)
 
 
 def record(number: int, state: RoundEnd, took_part: tuple[str, ...] = ()) -> RoundRecord:
