@@ -171,7 +171,6 @@ def test_steps_of_a_round():
 
 
 def test_a_learner_draws_its_noise_from_the_system_whatever_the_seeds(tmp_path):
-
     spec = model_spec("linear", (5,), (), 3)
     private = study_of(spec).model_copy(update={"training": EVERYBODY, "privacy": PRIVACY})
     for part in ("train", "test"):
