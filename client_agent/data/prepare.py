@@ -188,14 +188,12 @@ def _report(rows: int, findings: Findings) -> Report:
 
 
 def _require_fit(report: Report, where: str) -> None:
-    """Raises: ConfigurationError with everything that is wrong"""
     if not report.fits:
         lines = [finding.text for finding in report.findings if finding.problem.stops]
         raise ConfigurationError(f"{where} does not fit the study's schema:\n" + "\n".join(lines))
 
 
 def _split(schema: TableSchema, tables: Tables) -> tuple[Rows, NDArray[np.int8]]:
-    """All rows, and the side of each. Raises: ConfigurationError"""
     rows, training = _read(schema, tables)
     _require_fit(_report(len(rows), tables.findings), tables.training.where)
     if tables.test is None:
@@ -295,7 +293,6 @@ def _drawn(patient: str, seed: int) -> bytes:
 
 
 def _sizes(patients: int, split: SplitSpec) -> tuple[int, int]:
-    """Return the numbers of test and validation rows, at least one where the share is above 0."""
     test = max(1, round(patients * split.test))
     validation = max(1, round(patients * split.validation)) if split.validation else 0
     if patients - test - validation < 1:

@@ -16,8 +16,6 @@ TRANSFORMATION_FILE: Final = "transformation.json"
 
 
 class _Kept(BaseModel):
-    """As much of the file as is compared."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
     table: TableSchema
 

@@ -156,7 +156,6 @@ class ColumnReader:
         return (converted >= least) & (converted <= most)
 
     def _converted(self, numbers: NDArray[np.float64], before: int) -> NDArray[np.float64]:
-        """In the schema's unit."""
         with np.errstate(over="ignore"):
             converted: NDArray[np.float64] = numbers * self._place.site.factor + self._place.site.offset
         too_large = np.isinf(converted)

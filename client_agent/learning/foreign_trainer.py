@@ -195,7 +195,6 @@ def handed_on() -> dict[str, str]:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Whatever it has started goes with it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -331,7 +331,6 @@ def _own_names(model: ModelTable, plugin: Path | None, data: Path) -> DataNames:
 
 
 def _require_possible(study: Study, roster: Roster) -> None:
-    """The rule takes these options and this many sites. Raises: ConfigurationError"""
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     contributors = [party.name for party in roster.contributors]
     require_sites(study.rule, contributors, study.parameters.least_contributors)

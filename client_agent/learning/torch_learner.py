@@ -276,7 +276,6 @@ class ForeignLearner(TorchLearner):
 
 
 def _require_trainable(study: Study) -> None:
-    """Raises: ConfigurationError"""
     spec, training = study.model, study.training
     wrong = None
     if spec.kind == "plugin":

@@ -172,8 +172,6 @@ def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch
 
 
 class _LossOfOne(nn.Module):
-    """A model with its loss behind it, for one example."""
-
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.model = model
@@ -239,7 +237,6 @@ def _batches(examples: int, batch_size: int, seed: int, least: int) -> list[NDAr
 
 
 def _starts(examples: int, batch_size: int, least: int) -> list[int]:
-    """The first row of every batch of a pass."""
     starts = list(range(0, examples, batch_size))
     return starts[:-1] if len(starts) > 1 and examples - starts[-1] < least else starts
 

@@ -138,7 +138,6 @@ def _from_halves(
 
 
 def _scaled(noise: UpdateNoise, examples: int, rows: NDArray[np.int64]) -> UpdateNoise:
-    """Scale the mean over ``examples`` to that over a batch of so many rows."""
     factor = examples / len(rows)
     return UpdateNoise(noise.variance * factor, noise.error * factor)
 

@@ -233,7 +233,6 @@ def _fill(network: nn.Module, content: bytes, path: Path) -> None:
 
 
 def _transformation(folder: Path, card: ModelCard, study: Study) -> Transformation | None:
-    """Raises: ConfigurationError when it is not the one that the model was exported with, or of another schema"""
     if study.data_schema is None:
         return None
     found = load_transformation(folder / TRANSFORMATION_FILE)

@@ -104,7 +104,6 @@ def write_predictions(model: Exported, X: Features, path: Path, kept: Kept = NOT
 
 
 def _predicted(model: Exported, X: Features, kept: Kept) -> tuple[list[str], list[list[str]]]:
-    """The first line and all others."""
     task, outputs = model.study.task, model.outputs(X)
     values = Predicted(task, outputs, no_targets(task, model.study.model.classes)).values
     names = _columns(model)

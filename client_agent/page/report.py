@@ -223,7 +223,6 @@ def _missed(absences: Iterable[Absence]) -> tuple[Missed, ...]:
 
 
 def _costs(entries: tuple[LedgerEntry, ...], study: str) -> tuple[tuple[Cost, ...], tuple[Cost, ...]]:
-    """The study's own exchanges, and those that are of no single study, such as handshakes."""
     own = [one for one in entries if one.study == study]
     return _summed(own), _summed(one for one in entries if one.study is None)
 
