@@ -87,33 +87,24 @@ def test_a_plugin_is_not_built_in() -> None:
         build_model(spec, 0)
 
 
-def test_activation_and_dropout_of_every_kind() -> None:
-    mlp = build_model(model_spec("mlp", (6,), (5, 4), 3, activation="tanh", dropout=0.2), 1)
-    assert [type(layer) for layer in mlp.children()] == [
-        nn.Flatten,
-        nn.Dropout,
-        nn.Linear,
-        nn.Tanh,
-        nn.Dropout,
-        nn.Linear,
-        nn.Tanh,
-        nn.Dropout,
-        nn.Linear,
-    ]
-    cnn = build_model(model_spec("cnn", (1, 4, 4), (2, 3), 2, activation="tanh", dropout=0.5), 1)
-    assert [type(layer) for layer in cnn.children()] == [
-        nn.Conv2d,
-        nn.Tanh,
-        nn.Flatten,
-        nn.Dropout,
-        nn.Linear,
-        nn.Tanh,
-        nn.Dropout,
-        nn.Linear,
-    ]
-    assert all(layer.p == 0.2 for layer in mlp.children() if isinstance(layer, nn.Dropout))
-    linear = build_model(model_spec("linear", (6,), (), 3, dropout=0.2), 1)
-    assert [type(layer) for layer in linear.children()] == [nn.Flatten, nn.Dropout, nn.Linear]
+@pytest.mark.parametrize(
+    ("spec", "layers"),
+    [
+        (
+            model_spec("mlp", (6,), (5, 4), 3, activation="tanh", dropout=0.2),
+            "Flatten Dropout Linear Tanh Dropout Linear Tanh Dropout Linear",
+        ),
+        (
+            model_spec("cnn", (1, 4, 4), (2, 3), 2, activation="tanh", dropout=0.5),
+            "Conv2d Tanh Flatten Dropout Linear Tanh Dropout Linear",
+        ),
+        (model_spec("linear", (6,), (), 3, dropout=0.2), "Flatten Dropout Linear"),
+    ],
+)
+def test_activation_and_dropout_of_every_kind(spec: ModelSpec, layers: str) -> None:
+    found = list(build_model(spec, 1).children())
+    assert " ".join(type(layer).__name__ for layer in found) == layers
+    assert {layer.p for layer in found if isinstance(layer, nn.Dropout)} == {spec.dropout}
 
 
 def test_dropout_and_activation_leave_the_initial_values_alone() -> None:
