@@ -171,7 +171,15 @@ def load_plugin(path: Path) -> Plugin:
     """Load a plug-in file. Raises: ConfigurationError naming what is missing or fails"""
     if not path.is_file():
         raise ConfigurationError(f"plug-in {path} is missing")
-    module = _imported(path)
+    if path.suffix != ".py":
+        raise ConfigurationError(f"plug-in {path}: not a Python file; its name must end in .py")
+    loader = FreshSource("moiety_site_plugin", str(path))
+    module = ModuleType(loader.name)
+    module.__file__ = str(path)
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"plug-in {path} does not load: {words_of(error)}") from error
     for name in FUNCTIONS:
         if not callable(getattr(module, name, None)):
             raise ConfigurationError(f"plug-in {path}: function {name!r} is missing; it needs {', '.join(FUNCTIONS)}")
@@ -221,16 +229,3 @@ def assessor(study: Study, plugin: Plugin | None, device: torch.device) -> Asses
 def site_loss(study: Study, plugin: Plugin | None, y: Targets) -> Loss:
     """Return the loss that a site with these training targets minimises."""
     return training_loss(study.training, y, study.task) if plugin is None else plugin.loss
-
-
-def _imported(path: Path) -> ModuleType:
-    if path.suffix != ".py":
-        raise ConfigurationError(f"plug-in {path}: not a Python file; its name must end in .py")
-    loader = FreshSource("moiety_site_plugin", str(path))
-    module = ModuleType(loader.name)
-    module.__file__ = str(path)
-    try:
-        loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(f"plug-in {path} does not load: {words_of(error)}") from error
-    return module

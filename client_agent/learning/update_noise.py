@@ -73,7 +73,9 @@ def update_noise(
         if chosen is cross_entropy and not _random(model) and size * len(spread) <= _MOST_ENTRIES:
             return _from_samples(model, data, training, rows, spread, rate_factor(training, round), device, clip_norm)
         data = data if len(rows) < _FEWEST else Examples(data.X[rows], data.y[rows])
-        return _scaled(_from_halves(model, data, training, round, seed, device, clip_norm, chosen), len(data), rows)
+        noise = _from_halves(model, data, training, round, seed, device, clip_norm, chosen)
+        factor = len(data) / len(rows)  # from a mean over all of data to one over a batch
+        return UpdateNoise(noise.variance * factor, noise.error * factor)
     return _from_halves(model, data, training, round, seed, device, clip_norm, chosen)
 
 
@@ -135,11 +137,6 @@ def _from_halves(
         difference = math.sqrt(len(halves[0]) * len(halves[1])) / n * (ends[0] - ends[1])
         found.append(float(np.sum(difference**2)))
     return _finite(float(np.mean(found)), float(np.std(found, ddof=1)) / math.sqrt(SPLITS))
-
-
-def _scaled(noise: UpdateNoise, examples: int, rows: NDArray[np.int64]) -> UpdateNoise:
-    factor = examples / len(rows)
-    return UpdateNoise(noise.variance * factor, noise.error * factor)
 
 
 def _steps(examples: int, training: TrainingSpec, seed: int) -> int:
