@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from html import escape
 from typing import Final, Literal
 
@@ -333,7 +334,7 @@ def _best(report: StudyReport) -> str:
 def _curves(report: StudyReport) -> Iterator[str]:
     names = [score.name for record in report.rounds[-1:] for score in record.test_scores[:_FOLLOWED]]
     for name in names:
-        curve = Curve(_metric(name), _points(report, lambda record, name=name: value_of(record.test_scores, name)))
+        curve = Curve(_metric(name), _points(report, partial(_score_of, name)))
         shown = chart([curve], curve.name)
         yield figure(
             curve.name[:1].upper() + curve.name[1:], "On this site's own test examples, after every round.", shown
@@ -356,6 +357,10 @@ _OPENED: Final[tuple[tuple[str, Callable[[RoundRecord], tuple[SiteValue, ...]]],
     ("Lengths", lambda record: record.norms),
     ("Inner products", lambda record: record.inner_products),
 )
+
+
+def _score_of(name: str, record: RoundRecord) -> float | None:
+    return value_of(record.test_scores, name)
 
 
 def _points(report: StudyReport, take: Callable[[RoundRecord], float | None]) -> tuple[tuple[int, float], ...]:
