@@ -20,7 +20,7 @@ from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from client_agent.data.findings import Findings
-    from client_agent.data.prepare import Prepared, Report
+    from client_agent.data.prepare import Prepared, Report, Tables
     from client_agent.data.site_table import SiteTable
     from client_agent.data.source import Table
     from protocol.messages.control import TableSchema
@@ -82,17 +82,12 @@ def check_command(
 
     Example: moiety data check table.csv --study study.toml
     """
-    from client_agent.data.findings import Findings
     from client_agent.data.prepare import check
-    from client_agent.data.site_table import read_site_table
-    from client_agent.data.source import open_table
 
     schema = _schema(study)
-    written, findings = read_site_table(site, schema), Findings()
-    table = _table(schema, file, database, written, findings)
-    apart = None if test is None else open_table(test, written, findings, header=schema.header)
-    report = check(schema, table, written, findings, test=apart, outcomes_differ=not one_outcome)
-    _print_report(report, table.where, json_output=json_output)
+    tables = _tables(schema, file, database, site, test, one_outcome)
+    report = check(schema, tables)
+    _print_report(report, tables.training.where, json_output=json_output)
     if not report.fits:
         raise typer.Exit(1)
 
@@ -114,18 +109,13 @@ def prepare_command(
 
     Example: moiety data prepare table.csv --study study.toml --out data
     """
-    from client_agent.data.findings import Findings
-    from client_agent.data.prepare import Tables, prepared, write
-    from client_agent.data.site_table import read_site_table
-    from client_agent.data.source import open_table
+    from client_agent.data.prepare import prepared, write
     from protocol.summary.table_one import parse_scaling
 
     schema = _schema(study)
-    written, findings = read_site_table(site, schema), Findings()
-    table = _table(schema, file, database, written, findings)
-    apart = None if test is None else open_table(test, written, findings, header=schema.header)
+    tables = _tables(schema, file, database, site, test, one_outcome)
     common = None if scaling is None else parse_scaling(_bytes(scaling), str(scaling))
-    made = prepared(schema, Tables(table, written, findings, apart), common, outcomes_differ=not one_outcome)
+    made = prepared(schema, tables, common)
     write(out, made)
     _print_prepared(schema, out, made)
 
@@ -140,6 +130,25 @@ def _schema(study: Path) -> TableSchema:
             f"{study}: no [schema]; 'moiety data schema FILE' proposes one (docs/preparing_data.md)"
         )
     return schema
+
+
+def _tables(
+    schema: TableSchema,
+    file: Path | None,
+    database: Path | None,
+    site: Path | None,
+    test: Path | None,
+    one_outcome: bool,
+) -> Tables:
+    from client_agent.data.findings import Findings
+    from client_agent.data.prepare import Tables
+    from client_agent.data.site_table import read_site_table
+    from client_agent.data.source import open_table
+
+    written, findings = read_site_table(site, schema), Findings()
+    table = _table(schema, file, database, written, findings)
+    apart = None if test is None else open_table(test, written, findings, header=schema.header)
+    return Tables(table, written, findings, apart, outcomes_differ=not one_outcome)
 
 
 def _table(schema: TableSchema, file: Path | None, database: Path | None, site: SiteTable, findings: Findings) -> Table:

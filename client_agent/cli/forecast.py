@@ -12,7 +12,6 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.cli.tables import add_row, console, json_line, table
-from client_agent.learning.data_check import fitting_data
 from client_agent.learning.sampling import drawing_probability, steps_of
 from client_agent.learning.study_file import FinishTable, StudyTable, parse_study_table
 from client_agent.settings import AgentSettings
@@ -88,6 +87,8 @@ def require_own_budget(study: Study, settings: AgentSettings, came_with: str, fi
     """All rounds fit into what is left of this site's budget. Raises: PolicyRefusal, ConfigurationError"""
     if study.privacy is None:
         return
+    from client_agent.learning.plugin import fitting_data
+
     train = fitting_data(study, settings.data, None).train
     seen = train if finish is None else finish.parts(train, 0)[0]
     require_room_for(study, len(seen), budget_memory(settings.state_dir, came_with), settings.policy)

@@ -58,7 +58,7 @@ def create(
     Example: moiety study create study.toml --config settings.toml
     """
     from client_agent.cli.tables import json_line
-    from client_agent.learning.data_check import names_of
+    from client_agent.learning.data import names_of
     from client_agent.settings import load_settings
     from client_agent.study.approval import note_created
     from client_agent.study.outbox import create_study
@@ -149,8 +149,7 @@ def report(
 
     Example: moiety study report heart --config settings.toml
     """
-    from client_agent.page.report import study_report
-    from client_agent.page.report_html import report_html
+    from client_agent.page.report import report_html, study_report
     from client_agent.settings import load_settings
     from host.output_files import rewrite
 
@@ -291,7 +290,7 @@ def _checked(
     """
     from client_agent.cli.forecast import require_federated, require_own_budget
     from client_agent.data.schema_check import require_made_by_schema
-    from client_agent.learning.study_file import finish_from_toml, study_from_toml
+    from client_agent.learning.study_file import parse_study_table, study_from_toml
     from client_agent.site.identity import load_chain
     from client_agent.study.contribution import transfer_remarks
     from client_agent.study.outbox import load_pretrained
@@ -308,7 +307,7 @@ def _checked(
     study = study.model_copy(update={"roster_digest": chain.first_digest})
     if (settings.state_dir / "studies" / study.name).exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
-    finish = finish_from_toml(text, source)
+    finish = parse_study_table(text, source).finish
     _refuse_dealer(study, study_file)
     if pretrained is not None:
         model = load_pretrained(pretrained, study.model_dimension)
@@ -332,7 +331,7 @@ def _spends_as_text(spends: ForeseenEpsilon | None) -> str:
 
 def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:
     """Try what the agent would find out once the study is queued. Raises: ConfigurationError"""
-    from client_agent.learning.trial import try_study
+    from client_agent.learning.torch_learner import try_study
     from protocol.errors import ConfigurationError
 
     if not settings.data.exists():

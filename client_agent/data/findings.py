@@ -109,7 +109,6 @@ class Findings:
         found.first += [self._number(int(place) + before) for place in places[:room]]
 
     def _number(self, read: int) -> int:
-        """The number of a row that follows ``read`` rows of batches."""
         return read + 1 + bisect_right(self._skipped.get(self.table, []), read)
 
     def _at(self, problem: Problem, column: str, detail: str) -> Finding:

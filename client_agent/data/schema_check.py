@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import unicodedata
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from client_agent.learning.data import Named, difference
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study, TableSchema
 
 TRANSFORMATION_FILE: Final = "transformation.json"
-_MOST_LINES: Final = 60
 
 
 class _Kept(BaseModel):
-    """As much of the file as is compared."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
     table: TableSchema
 
@@ -42,14 +38,10 @@ def require_folder_of_schema(wanted: TableSchema | None, folder: Path, of: str) 
     kept = _schema_of(folder, of)
     if kept.digest() == wanted.digest():
         return
-    ours, theirs = (_lines(schema, ascii_only=False) for schema in (wanted, kept))
-    if any(not unicodedata.is_normalized("NFKC", line) for line in {*ours} ^ {*theirs}):
-        ours, theirs = (_lines(schema, ascii_only=True) for schema in (wanted, kept))  # they look the same otherwise
-    lines = list(difflib.unified_diff(ours, theirs, of, str(folder), lineterm="", n=1))
-    cut = lines[:_MOST_LINES] + ([f"... and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else [])
+    between = difference(Named(of, _lines(wanted)), Named(str(folder), _lines(kept)))
     raise ConfigurationError(
-        f"{of}: its schema is not the one that {folder} was made by:\n" + "\n".join(cut) + "\nprepare the "
-        "data again with this study's file (moiety data prepare), and start again"
+        f"{of}: its schema is not the one that {folder} was made by:\n{between}\nprepare the data again with this "
+        "study's file (moiety data prepare), and start again"
     )
 
 
@@ -68,9 +60,9 @@ def _schema_of(folder: Path, of: str) -> TableSchema:
         ) from None
 
 
-def _lines(schema: TableSchema, *, ascii_only: bool) -> list[str]:
+def _lines(schema: TableSchema) -> tuple[str, ...]:
     """A line for every column and for every other part."""
     parts = json.loads(schema.canonical())
-    columns = [f"column {json.dumps(column, ensure_ascii=ascii_only)}" for column in parts.pop("columns")]
-    others = (f"{name} = {json.dumps(value, ensure_ascii=ascii_only)}" for name, value in sorted(parts.items()))
-    return [*others, *columns]
+    columns = [f"column {json.dumps(column, ensure_ascii=False)}" for column in parts.pop("columns")]
+    others = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in sorted(parts.items()))
+    return (*others, *columns)

@@ -328,7 +328,6 @@ def read_site_table(path: Path | None, schema: TableSchema | None) -> SiteTable:
 
 
 def _require_meaning(column: ColumnSpec, own: SiteColumn, path: Path) -> None:
-    """Raises: ConfigurationError for a key that a column of this type cannot have, or a category that is none"""
     where = f"{path}: columns.{column.name}"
     vain = next(
         (key for key, types in _KEYS_OF.items() if key in own.model_fields_set and column.type not in types), ""

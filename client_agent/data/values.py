@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from client_agent.data.column_match import Place
 from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.site_table import (
     POINTED,
     NumberText,
     PointUse,
+    SiteColumn,
     SiteTable,
     comma_of_two_meanings,
     decimal_comma,
@@ -57,6 +57,15 @@ _POINT: Final = "they hold a point: where it parts thousands, say thousands = '.
 _LIMIT: Final = "detection_limit in the schema says what it counts as: 'limit', 'half' or 'missing'"
 _NEGATIVE: Final = "half of a negative limit lies above it: the schema's detection_limit cannot be 'half'"
 _OTHER_MARK: Final = "if it stands for a missing value, say missing_marks in the site's file (--site) or the schema"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a schema's column in the file, and its conversion into the schema's unit."""
+
+    column: ColumnSpec
+    index: int
+    site: SiteColumn
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,6 @@ class ColumnReader:
         return (converted >= least) & (converted <= most)
 
     def _converted(self, numbers: NDArray[np.float64], before: int) -> NDArray[np.float64]:
-        """In the schema's unit."""
         with np.errstate(over="ignore"):
             converted: NDArray[np.float64] = numbers * self._place.site.factor + self._place.site.offset
         too_large = np.isinf(converted)

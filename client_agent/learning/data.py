@@ -1,14 +1,22 @@
-"""A site's own examples, from a folder that never leaves the site.
+"""A site's own examples, from a folder that never leaves the site, and their targets and names against the study's.
 
 The folder holds ``train.npz`` and ``test.npz``, each with X (float32, one row an example) and y (one row of targets an
-example, whose form the study's task says: client_agent.learning.targets);
-``validation.npz`` beside them is for rules that weigh sites by the requester's validation loss, at the requester.
-``feature_names`` and ``class_names`` (text) beside X and y say what the columns and the classes are, in every file of
-a folder or in none. Pickled arrays are never read.
+example, in the form of the study's task); ``validation.npz`` beside them is for rules that weigh sites by the
+requester's validation loss, at the requester. ``feature_names`` and ``class_names`` (text) beside X and y say what the
+columns and the classes are, in every file of a folder or in none. Pickled arrays are never read.
 
-A site's names of the columns and classes of its data, compared with those of others. A model that is trained on columns
-in another order, or on labels that mean something else, learns nonsense without any error. So names are equal, in the
-same order, or nothing begins (docs/joining.md).
+A model that is trained on columns in another order, or on labels that mean something else, learns nonsense without any
+error. So names are equal, in the same order, or nothing begins (docs/joining.md). They are compared before shapes are:
+a column too many is then named, and not only counted.
+
+Targets: any numbers go in, checked ones of one form come out. What is wrong is said by row, never by value.
+
+    classes                  any whole numbers [n]                           -> int64[n], 0 to classes - 1
+    multi_label              0 or 1, [n, labels]                             -> float32[n, labels]
+    regression               finite numbers [n], or [n, ...]                 -> float32[n, outputs]
+    counts                   whole numbers from 0, [n], or [n, ...]          -> float32[n, outputs]
+    survival                 [n, 2]: time above 0, event 1 or 0 (censored)   -> float32[n, 2]
+    own                      finite numbers of any shape [n, ...]            -> as they are
 """
 
 from __future__ import annotations
@@ -17,16 +25,16 @@ import difflib
 import zipfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from client_agent.learning.targets import Targets, checked_targets
 from protocol.errors import ConfigurationError
-from protocol.messages.control import TaskKind, TaskSpec
+from protocol.messages.control import ModelSpec, Study, TaskKind, TaskSpec
 from protocol.messages.model import CLASSES
 from protocol.text import NamesKind, comparable, lookalike, require_nameable, require_one_each
 
@@ -115,6 +123,11 @@ def _only_order(one: Named, other: Named) -> str:
     return ", the same names in another order" if sorted(one.compared) == sorted(other.compared) else ""
 
 
+Targets = NDArray[Any]
+"""One row an example, in the form of the task."""
+TIME, EVENT = 0, 1
+_LARGEST_COUNT: Final = 2**24
+"""Beyond it float32 no longer tells neighbouring whole numbers apart."""
 Features = NDArray[np.float32]
 Arrays = dict[str, NDArray[np.generic]]
 TRAIN_FILE: Final = "train.npz"
@@ -264,3 +277,118 @@ def _read(path: Path, wanted: Collection[str], *, needed: bool = False) -> Array
         if needed and name not in found:
             raise ConfigurationError(f"{path}: array {name!r} is missing; the file holds {sorted(found)}")
     return arrays
+
+
+def checked_targets(y: NDArray[Any], task: TaskSpec, outputs: int, where: str) -> Targets:
+    """Targets as the task's loss and metrics take them; ``where`` begins every error.
+
+    Raises: ConfigurationError for another type, shape or range, naming the first row that is wrong
+    """
+    if y.dtype.kind not in "iufb":
+        raise ConfigurationError(f"{where}: y has type {y.dtype}, expected numbers")
+    _refuse(~np.isfinite(y.astype(np.float64)), "NaN or infinity", "leave those examples out", where)
+    match task.kind:
+        case TaskKind.CLASSES:
+            return _classes(y, outputs, where)
+        case TaskKind.SURVIVAL:
+            return _survival(y, where)
+        case TaskKind.OWN:
+            return y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64)
+    flat = _flat(y, outputs, "label" if task.kind is TaskKind.MULTI_LABEL else "output", where)
+    if task.kind is TaskKind.MULTI_LABEL:
+        wrong = (flat != 0) & (flat != 1)
+        _refuse(wrong, "something else than 0 and 1", "give 1 for a label that holds, else 0", where)
+    elif task.kind is TaskKind.COUNTS:
+        wrong = (flat < 0) | (flat != np.floor(flat)) | (flat > _LARGEST_COUNT)
+        whole = f"no count, a whole number from 0 to {_LARGEST_COUNT}"
+        _refuse(wrong, whole, "count again, or take 'regression'", where)
+    else:
+        _refuse(~np.isfinite(flat), "numbers beyond float32", "bring the target to another unit", where)
+    return flat
+
+
+def no_targets(task: TaskSpec, outputs: int) -> Targets:
+    """Return targets of no example, in the task's form."""
+    if task.kind is TaskKind.CLASSES:
+        return np.zeros(0, np.int64)
+    return np.zeros((0, 2 if task.kind is TaskKind.SURVIVAL else outputs), np.float32)
+
+
+def _classes(y: NDArray[Any], classes: int, where: str) -> Targets:
+    found = f"shape {list(y.shape)}, expected one label for each row of X"
+    if y.dtype.kind not in "iub":
+        found = f"type {y.dtype}, expected int64, the classes"
+    if y.ndim != 1 or y.dtype.kind not in "iub":
+        raise ConfigurationError(
+            f"{where}: y has {found}; a study that predicts numbers says so: [task] kind = 'regression'"
+        )
+    labels: NDArray[np.int64] = y.astype(np.int64, copy=False)
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise ConfigurationError(
+            f"{where}: y lies in {labels.min()}..{labels.max()}, the model's classes are 0..{classes - 1}"
+        )
+    return labels
+
+
+def _survival(y: NDArray[Any], where: str) -> Targets:
+    if y.ndim != 2 or y.shape[1] != 2:
+        raise ConfigurationError(f"{where}: y has shape {list(y.shape)}, expected np.column_stack([time, event])")
+    with np.errstate(over="ignore"):
+        both: NDArray[np.float32] = y.astype(np.float32)
+    time, event = both[:, TIME], both[:, EVENT]
+    _refuse(~((time > 0) & np.isfinite(time)), "a time that is not above 0", "time counts from the start", where)
+    _refuse((event != 0) & (event != 1), "an event other than 0 and 1", "give 1 where it was seen, else 0", where)
+    return both
+
+
+def _flat(y: NDArray[Any], outputs: int, what: str, where: str) -> NDArray[np.float32]:
+    """float32[n, outputs]. Raises: ConfigurationError for targets of another size"""
+    if prod(y.shape[1:]) != outputs:
+        raise ConfigurationError(
+            f"{where}: the targets of one example have shape {list(y.shape[1:])}, the model has {outputs} outputs: one "
+            f"number for each {what}, or another model.outputs"
+        )
+    with np.errstate(over="ignore"):
+        return y.reshape(len(y), outputs).astype(np.float32)
+
+
+def _refuse(wrong: NDArray[np.bool_], found: str, advice: str, where: str) -> None:
+    rows = np.flatnonzero(wrong.any(axis=tuple(range(1, wrong.ndim))))
+    if len(rows):
+        raise ConfigurationError(f"{where}: y holds {found} in {len(rows)} rows, the first is row {rows[0]}; {advice}")
+
+
+def names_of(spec: ModelSpec) -> DataNames:
+    """Return the study's names of columns and classes."""
+    return DataNames(spec.feature_names, spec.class_names)
+
+
+def remarks(study: Study, data: LocalData) -> tuple[str, ...]:
+    """Return remarks that do not stop this site, and that a person should know before round 1.
+
+    Whether another site has examples of a class is nobody's to know before class counts are summed.
+    """
+    found: list[str] = []
+    spec, named = study.model, names_of(study.model)
+    # a single output, a log hazard for example, cannot be taken for another one
+    nameable = {NamesKind.FEATURES: len(spec.inputs) == 1, NamesKind.CLASSES: spec.classes > 1}
+    silent = [kind.value for kind in NamesKind if not named.of(kind) and nameable[kind]]
+    if silent:
+        found.append(
+            f"the study gives no {' and no '.join(silent)}: nothing checks that this site's data mean the same as the "
+            "others'; compare with the requester"
+        )
+    if study.task.kind is TaskKind.SURVIVAL and not data.train.y[:, EVENT].any():
+        found.append(
+            "no training example here has an event: the site's updates are zero, and only its test part says something"
+        )
+    if study.task.kind is TaskKind.CLASSES:
+        called = spec.class_names or data.names.classes or range(spec.classes)
+        counts = np.bincount(data.train.y, minlength=spec.classes)
+        missing = [name for name, count in zip(called, counts, strict=True) if count == 0]
+        if missing:
+            found.append(
+                f"no training example here of classes {missing}, of {spec.classes}: right if this site sees none, "
+                "wrong if its labels are numbered otherwise"
+            )
+    return tuple(found)

@@ -82,15 +82,9 @@ def normalisations(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, module)
         for name, module in layers
-        if module.running_mean is not None and not (some_frozen and _is_frozen(module))
+        if module.running_mean is not None
+        and not (some_frozen and not any(parameter.requires_grad for parameter in module.parameters()))
     ]
-
-
-def kept_parameters(model: nn.Module) -> set[int]:
-    """Identities of the affine parameters that stay at the site with their layers' statistics."""
-    if kept_buffers(model) is not Buffers.LOCAL:
-        return set()
-    return {id(parameter) for _, layer in normalisations(model) for parameter in layer.parameters()}
 
 
 def shared_statistics(model: nn.Module) -> NamedTensors:
@@ -150,10 +144,6 @@ def constants_kept(model: nn.Module) -> Iterator[None]:
             f"training changes buffers {changed[:8]} of the model, which are no statistics of batch norm and cannot be "
             "shared or kept: make them parameters, or take another model"
         )
-
-
-def _is_frozen(module: nn.Module) -> bool:
-    return not any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _of(model: nn.Module, wanted: tuple[str, ...]) -> NamedTensors:
@@ -219,5 +209,8 @@ def shared_parameters(model: nn.Module) -> list[NamedParameter]:
 
 
 def _personal(model: nn.Module) -> set[int]:
-    layers = [module for module in model.modules() if isinstance(module, PersonalLayer)]
-    return {id(parameter) for layer in layers for parameter in layer.parameters()} | kept_parameters(model)
+    """Identities of the parameters of personal layers, and of layers whose statistics stay at the site."""
+    layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, PersonalLayer)]
+    if kept_buffers(model) is Buffers.LOCAL:
+        layers += [layer for _, layer in normalisations(model)]
+    return {id(parameter) for layer in layers for parameter in layer.parameters()}

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.learning.targets import EVENT, TIME
+from client_agent.learning.data import EVENT, TIME
 from protocol.errors import ConfigurationError
 from protocol.messages.control import LossName, TaskSpec, TrainingSpec
 from protocol.messages.model import CLASSES
@@ -90,25 +90,13 @@ class BuiltIn:
         return self.of(model(batch.X), batch.y)
 
 
-def _mean_of(each: OfOutputs) -> BuiltIn:
+def _averaged(function: Callable[..., torch.Tensor], **options: float) -> BuiltIn:
+    """A loss of torch's that is averaged over outputs and examples."""
+
+    def each(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return function(outputs, y, reduction="none", **options).mean(dim=1)
+
     return BuiltIn(lambda outputs, y: each(outputs, y).mean(), each)
-
-
-def _binary(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return nn.functional.binary_cross_entropy_with_logits(outputs, y, reduction="none").mean(dim=1)
-
-
-def _squared(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return nn.functional.mse_loss(outputs, y, reduction="none").mean(dim=1)
-
-
-def _huber(outputs: torch.Tensor, y: torch.Tensor, *, delta: float) -> torch.Tensor:
-    return nn.functional.huber_loss(outputs, y, reduction="none", delta=delta).mean(dim=1)
-
-
-def _poisson(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """exp(o) - y o, the outputs o being log rates; what does not depend on the model is left out."""
-    return nn.functional.poisson_nll_loss(outputs, y, log_input=True, full=False, reduction="none").mean(dim=1)
 
 
 cross_entropy = BuiltIn(nn.functional.cross_entropy, partial(nn.functional.cross_entropy, reduction="none"))
@@ -121,13 +109,14 @@ def task_loss(task: TaskSpec) -> BuiltIn:
         case LossName.CROSS_ENTROPY:
             return cross_entropy
         case LossName.BINARY:
-            return _mean_of(_binary)
+            return _averaged(nn.functional.binary_cross_entropy_with_logits)
         case LossName.SQUARED:
-            return _mean_of(_squared)
+            return _averaged(nn.functional.mse_loss)
         case LossName.HUBER:
-            return _mean_of(partial(_huber, delta=task.huber_delta))
+            return _averaged(nn.functional.huber_loss, delta=task.huber_delta)
         case LossName.POISSON:
-            return _mean_of(_poisson)
+            # exp(o) - y o, the outputs o being log rates; what does not depend on the model is left out
+            return _averaged(nn.functional.poisson_nll_loss, log_input=True, full=False)
         case LossName.COX:
             return BuiltIn(partial(cox_loss, efron=task.ties == "efron"))
         case LossName.PLUGIN:

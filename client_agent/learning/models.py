@@ -102,7 +102,6 @@ def library_network(spec: ArchitectureSpec, sources: ModelSources) -> nn.Module:
 
 
 def _plain(value: Value) -> object:
-    """With lists where the message has tuples, as people write them."""
     return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 

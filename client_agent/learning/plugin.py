@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,13 +22,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, checked
+from client_agent.learning.data import (
+    NO_NAMES,
+    DataNames,
+    Examples,
+    LocalData,
+    Targets,
+    checked,
+    folder_names,
+    load_folder,
+    names_of,
+    require_names_of_study,
+)
 from client_agent.learning.evaluation import Assessor, OwnMetrics
 from client_agent.learning.foreign_code import came_from, foreign_code, words_of
 from client_agent.learning.losses import Batch, Loss, task_loss, training_loss
-from client_agent.learning.models import private_state, require_layers
+from client_agent.learning.models import build_model, private_state, require_layers
 from client_agent.learning.scores import Score
-from client_agent.learning.targets import Targets
+from client_agent.learning.settings import NO_SOURCES, ModelSources
 from host.extensions import FreshSource
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ModelSpec, Study, TaskSpec
@@ -37,6 +47,7 @@ from protocol.messages.model import CLASSES
 from protocol.text import NamesKind, require_nameable
 
 FUNCTIONS: Final = ("model", "data", "loss")
+_SEED: Final = 0
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
 
 
@@ -45,11 +56,7 @@ class Plugin:
     """A loaded plug-in; its results are checked whenever it is called."""
 
     path: Path
-    model_function: Callable[[], object]
-    data_function: Callable[[Path], object]
-    loss_function: Callable[[nn.Module, Batch], object]
-    names_function: Callable[[Path], object] | None = None
-    metrics_function: Callable[[nn.Module, Batch], object] | None = None
+    module: ModuleType
 
     @property
     def source(self) -> str:
@@ -69,7 +76,7 @@ class Plugin:
         """The model that model() gives, initial values from ``seed``. Raises: ConfigurationError"""
         with private_state(), foreign_code(self.source, "model()"):
             torch.manual_seed(seed % 2**63)
-            made = self.model_function()
+            made = self.module.model()
         if not isinstance(made, nn.Module):
             raise ConfigurationError(f"{self.path}: model() gave {type(made).__name__}, expected a torch.nn.Module")
         came_from(made, self.source)
@@ -78,7 +85,7 @@ class Plugin:
     def data(self, path: Path, spec: ModelSpec, task: TaskSpec = CLASSES) -> LocalData:
         """The plug-in's examples, checked like those of a folder. Raises: ConfigurationError"""
         with foreign_code(self.source, f"data({str(path)!r})"):
-            made = self.data_function(path)
+            made = self.module.data(path)
         expected = "((X_train, y_train), (X_test, y_test)), and (X_validation, y_validation) behind them if it likes"
         if not (isinstance(made, tuple) and len(made) in (2, 3)):
             raise ConfigurationError(f"{self.path}: data() gave {type(made).__name__}, expected {expected}")
@@ -90,10 +97,11 @@ class Plugin:
 
     def names(self, path: Path) -> DataNames:
         """The plug-in's names of columns and classes; none without ``names(path)``. Raises: ConfigurationError"""
-        if self.names_function is None:
+        function = getattr(self.module, "names", None)
+        if function is None:
             return NO_NAMES
         with foreign_code(self.source, f"names({str(path)!r})"):
-            made = self.names_function(path)
+            made = function(path)
         if not (isinstance(made, tuple) and len(made) == len(NamesKind)):
             raise ConfigurationError(f"{self.path}: names() gave {made!r}, expected (feature_names, class_names)")
         features, classes = (self._texts(kind, one) for kind, one in zip(NamesKind, made, strict=True))
@@ -104,7 +112,7 @@ class Plugin:
         """The plug-in's loss, with its result checked. Raises: ConfigurationError (when called)"""
 
         def checked_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-            value = self.loss_function(model, batch)
+            value = self.module.loss(model, batch)
             if not isinstance(value, torch.Tensor) or value.numel() != 1:
                 found = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
                 raise ConfigurationError(f"{self.path}: loss() gave {found}, expected a scalar tensor")
@@ -115,7 +123,7 @@ class Plugin:
     @property
     def metrics(self) -> OwnMetrics | None:
         """The plug-in's metrics, None without any. Raises: ConfigurationError, and what the plug-in raises (called)"""
-        of = self.metrics_function
+        of = getattr(self.module, "metrics", None)
         return None if of is None else lambda model, data: self._checked_metrics(of(model, data))
 
     def _checked_metrics(self, made: object) -> tuple[Score, ...]:
@@ -163,12 +171,52 @@ def load_plugin(path: Path) -> Plugin:
     """Load a plug-in file. Raises: ConfigurationError naming what is missing or fails"""
     if not path.is_file():
         raise ConfigurationError(f"plug-in {path} is missing")
-    module = _imported(path)
+    if path.suffix != ".py":
+        raise ConfigurationError(f"plug-in {path}: not a Python file; its name must end in .py")
+    loader = FreshSource("moiety_site_plugin", str(path))
+    module = ModuleType(loader.name)
+    module.__file__ = str(path)
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"plug-in {path} does not load: {words_of(error)}") from error
     for name in FUNCTIONS:
         if not callable(getattr(module, name, None)):
             raise ConfigurationError(f"plug-in {path}: function {name!r} is missing; it needs {', '.join(FUNCTIONS)}")
-    names, metrics = getattr(module, "names", None), getattr(module, "metrics", None)
-    return Plugin(path, module.model, module.data, module.loss, names, metrics)
+    return Plugin(path, module)
+
+
+def study_plugin(study: Study, path: Path | None) -> Plugin | None:
+    """The plug-in of a study whose model is one. Raises: ConfigurationError"""
+    if study.model.kind != "plugin":
+        return None
+    if path is None:
+        raise ConfigurationError(
+            f"study {study.name!r} uses a plug-in's model: set key 'plugin' of the agent's settings (--config) to "
+            "the site's Python file, or name that where the command takes it (--plugin)"
+        )
+    if study.training.class_weights != "none":
+        raise ConfigurationError(
+            f"study {study.name!r}: class_weights belong to the built-in loss; a plug-in's loss() weighs classes itself"
+        )
+    return load_plugin(path)
+
+
+def study_model(study: Study, plugin: Plugin | None, sources: ModelSources = NO_SOURCES) -> nn.Module:
+    """The study's network, its values any but those of frozen layers. Raises: ConfigurationError, UnusableUpdate"""
+    if plugin is None:
+        return build_model(study.model, _SEED, sources)
+    return plugin.model(study.model, _SEED)
+
+
+def fitting_data(study: Study, path: Path, plugin: Plugin | None) -> LocalData:
+    """The site's examples, which the study's model takes and whose names are the study's. Raises: ConfigurationError"""
+    spec = study.model
+    names = folder_names(path) if plugin is None else plugin.names(path)
+    require_names_of_study(names_of(spec), names, study.name, str(path))
+    if plugin is None:
+        return load_folder(path, spec.inputs, spec.classes, study.task)
+    return plugin.data(path, spec, study.task)
 
 
 def assessor(study: Study, plugin: Plugin | None, device: torch.device) -> Assessor:
@@ -181,16 +229,3 @@ def assessor(study: Study, plugin: Plugin | None, device: torch.device) -> Asses
 def site_loss(study: Study, plugin: Plugin | None, y: Targets) -> Loss:
     """Return the loss that a site with these training targets minimises."""
     return training_loss(study.training, y, study.task) if plugin is None else plugin.loss
-
-
-def _imported(path: Path) -> ModuleType:
-    if path.suffix != ".py":
-        raise ConfigurationError(f"plug-in {path}: not a Python file; its name must end in .py")
-    loader = FreshSource("moiety_site_plugin", str(path))
-    module = ModuleType(loader.name)
-    module.__file__ = str(path)
-    try:
-        loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(f"plug-in {path} does not load: {words_of(error)}") from error
-    return module

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import ModelParts, Vector
-from client_agent.learning.foreign_code import model_code
 from client_agent.learning.layers import shared_parameters, training_mode
 from client_agent.learning.losses import Batch, Loss
 from client_agent.learning.sampling import drawn_rows, steps_of
-from client_agent.learning.trainer import private_randomness, rate_factor, take
+from client_agent.learning.trainer import private_randomness, rate_factor, sample_gradients, take
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.ring import derive
 from protocol.errors import UnusableUpdate
@@ -56,44 +54,18 @@ class Grid:
         return cls(step, floor(NOISE_STEPS / privacy.noise_multiplier))
 
 
-class _LossOfOne(nn.Module):
-    """A model with its loss behind it, for one example."""
-
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-
-    def forward(self, X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.loss(self.model, Batch(X.unsqueeze(0), y.unsqueeze(0)))
-
-
 def clipped_sum(model: nn.Module, batch: Batch, loss: Loss, grid: Grid) -> Integers:
     """Every record's gradient by the shared parameters, clipped to the grid's limit; their sum.
 
     Shapes:  n examples -> int64[D]
     Raises:  UnusableUpdate, should a clipped gradient be longer than the limit
     """
-    names, size = zip(*((name, one.numel()) for name, one in shared_parameters(model)), strict=True)
-    total, at_once = np.zeros(sum(size), np.int64), max(1, _MOST_ENTRIES // sum(size))
+    size = sum(parameter.numel() for _, parameter in shared_parameters(model))
+    total, at_once = np.zeros(size, np.int64), max(1, _MOST_ENTRIES // size)
     for start in range(0, len(batch.X), at_once):
         piece = Batch(batch.X[start : start + at_once], batch.y[start : start + at_once])
-        total += _on_grid(_gradients(model, names, piece, loss), grid).sum(axis=0)
+        total += _on_grid(sample_gradients(model, piece, loss), grid).sum(axis=0)
     return total
-
-
-def _gradients(model: nn.Module, names: tuple[str, ...], batch: Batch, loss: Loss) -> NDArray[np.float64]:
-    """Return each record's own gradient. Shapes: -> float64[n, D]"""
-    of_one = _LossOfOne(model, loss)
-    values = {f"model.{name}": dict(model.named_parameters())[name].detach() for name in names}
-
-    def one(parameters: dict[str, torch.Tensor], X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, functional_call(of_one, parameters, (X, y)))
-
-    with model_code(model, "the gradient of single examples"):
-        found = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(values, batch.X, batch.y)
-    flat = torch.cat([found[f"model.{name}"].flatten(1) for name in names], dim=1)
-    return np.asarray(flat.cpu().numpy(), np.float64)
 
 
 def _on_grid(gradients: NDArray[np.float64], grid: Grid) -> Integers:

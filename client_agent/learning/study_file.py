@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -12,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from client_agent.learning.data import NO_NAMES, DataNames, Examples, require_names_of_study
-from client_agent.learning.data_check import own_names
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, folder_names, require_names_of_study
 from client_agent.learning.settings import NO_SOURCES, ModelSources
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.configuration import explain, parse_toml
@@ -94,6 +94,7 @@ _AS_WRITTEN: Final = {
     "privacy",
 }
 """Parts of a study that stand in its file as they are."""
+_MODEL_AS_WRITTEN: Final = {"kind", "inputs", "hidden", "activation", "dropout", "personal", "buffers"}
 
 
 class _Table(BaseModel):
@@ -230,18 +231,13 @@ def study_from_toml(
     """The study that a file describes, for this roster.
 
     With the requester's ``data``, names that the file leaves open are those of the data, and others must be the same.
-    Its [finish] is the requester's own and no part of it: :func:`finish_from_toml`.
+    Its [finish] is the requester's own and no part of it.
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
     table = parse_study_table(text, source)
     if data is not None:
         table = _with_own_names(table, source, plugin, data)
     return study_from_table(table, source, roster, plugin, sources=sources)
-
-
-def finish_from_toml(text: str, source: str) -> FinishTable | None:
-    """Read the requester's local finish, after the study is over; None without one. Raises: ConfigurationError"""
-    return parse_study_table(text, source).finish
 
 
 def parse_study_table(text: str, source: str) -> StudyTable:
@@ -296,7 +292,8 @@ def study_from_table(
         model = made.named(table.model.names.features, table.model.names.classes)
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.detail}") from None
-    parameters = {**table.parameters.model_dump(), "dimension": _dimension(model, table.rule)}
+    dimension = sum(prod(layer.shape) for layer in model.layers) + table.rule.name.self_weighted
+    parameters = {**table.parameters.model_dump(), "dimension": dimension}
     study = _strict(
         Study,
         {
@@ -325,16 +322,15 @@ def _with_own_names(table: StudyTable, source: str, plugin: Path | None, data: P
 
 def _own_names(model: ModelTable, plugin: Path | None, data: Path) -> DataNames:
     if model.kind != "plugin":
-        return own_names(data, None)
+        return folder_names(data)
     if plugin is None:
         return NO_NAMES  # that it is missing is said when the model is made
     from client_agent.learning.plugin import load_plugin
 
-    return own_names(data, load_plugin(plugin))
+    return load_plugin(plugin).names(data)
 
 
 def _require_possible(study: Study, roster: Roster) -> None:
-    """The rule takes these options and this many sites. Raises: ConfigurationError"""
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     contributors = [party.name for party in roster.contributors]
     require_sites(study.rule, contributors, study.parameters.least_contributors)
@@ -345,19 +341,16 @@ def _require_possible(study: Study, roster: Roster) -> None:
 def _model(table: ModelTable, plugin: Path | None, sources: ModelSources, source: str) -> ModelSpec:
     from client_agent.learning import models
 
+    frozen = None
+    if table.weights is not None:  # the digest is that of the file
+        frozen = {"values_digest": 64 * "0", "trainable": table.trainable, "weights": table.weights}
     given = _strict(
         ModelSpec,
         {
-            "kind": table.kind,
-            "inputs": table.inputs,
-            "hidden": table.hidden,
+            **table.model_dump(mode="json", include=_MODEL_AS_WRITTEN),
             "classes": table.width,
-            "activation": table.activation,
-            "dropout": table.dropout,
-            "personal": table.personal,
             "architecture": None if table.architecture is None else _architecture(table.architecture),
-            "buffers": table.buffers,
-            "frozen": _frozen(table),
+            "frozen": frozen,
             "layers": (),
         },
         f"{source}: model",
@@ -380,20 +373,6 @@ def _architecture(table: ArchitectureTable) -> dict[str, object]:
         "name": table.name,
         "arguments": [{"name": name, "value": value} for name, value in table.arguments.items()],
     }
-
-
-def _frozen(table: ModelTable) -> dict[str, object] | None:
-    """Return the frozen part, before its digest is known."""
-    if table.weights is None:
-        return None
-    return {"values_digest": 64 * "0", "trainable": table.trainable, "weights": table.weights}
-
-
-def _dimension(model: ModelSpec, rule: RuleSpec) -> int:
-    """The model's shared parameters, and one coordinate more where sites weigh themselves."""
-    from client_agent.learning.models import dimension
-
-    return dimension(model) + rule.name.self_weighted
 
 
 def _strict(kind: type[B], table: Mapping[str, Any], source: str) -> B:

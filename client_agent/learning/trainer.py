@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import ModelParts, Vector, flat_vector
@@ -29,10 +31,9 @@ from client_agent.learning.layers import (
 from client_agent.learning.losses import Batch, Loss, cross_entropy, training_loss
 from client_agent.learning.models import private_state
 from client_agent.learning.sampling import derived
-from protocol.errors import ConfigurationError
 from protocol.messages.control import TrainingSpec
 
-EVALUATION_BATCH = 1024
+_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,26 +131,37 @@ def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vect
     return np.subtract(vector, step, dtype=np.float32)
 
 
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """The model is on the device and draws nothing; afterwards its training mode is what it was."""
+    was_training = model.training
+    model.to(device).eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def all_of(data: Examples, device: torch.device) -> Iterator[Batch]:
+    """All examples in order, as many at a time as a device holds."""
+    for start in range(0, len(data), _AT_ONCE):
+        yield take(data, np.arange(start, min(start + _AT_ONCE, len(data))), device)
+
+
 def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Vector:
     """Gradient of the mean loss over all of ``data`` by the shared parameters: float32[D] on the CPU.
 
     Without dropout and without l2; the model comes back as it was. The requester's probe of rules that ask for inner
     products, on its validation data (docs/protocol.md 8).
 
-    Raises: ConfigurationError when ``data`` has no example
+    Requires: at least one example
     """
-    if len(data) == 0:
-        raise ConfigurationError("the gradient of the validation loss needs at least one validation example")
-    was_training = model.training
-    model.to(device)
-    model.eval()
     shared = [parameter for _, parameter in shared_parameters(model)]
-    totals = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in shared]
-    for start in range(0, len(data), EVALUATION_BATCH):
-        rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
-        for total, part in zip(totals, gradients(model, shared, take(data, rows, device), loss), strict=True):
-            total.add_(part.detach().double(), alpha=len(rows) / len(data))
-    model.train(was_training)
+    with evaluating(model, device):
+        totals = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in shared]
+        for batch in all_of(data, device):
+            for total, part in zip(totals, gradients(model, shared, batch, loss), strict=True):
+                total.add_(part.detach().double(), alpha=len(batch.y) / len(data))
     return flat_vector([*totals, *(torch.zeros_like(statistic) for _, statistic in shared_statistics(model))])
 
 
@@ -157,6 +169,32 @@ def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch
     """One gradient per parameter, on the device; zeros where the loss does not reach."""
     with model_code(model, "the loss or its gradient"):
         return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
+
+
+class _LossOfOne(nn.Module):
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.model, Batch(X.unsqueeze(0), y.unsqueeze(0)))
+
+
+def sample_gradients(model: nn.Module, batch: Batch, loss: Loss = cross_entropy) -> NDArray[np.float64]:
+    """Each example's own gradient by the shared parameters, without penalties, in the order of the flat vector.
+
+    Shapes: n examples -> float64[n, D]
+    """
+    of_one = _LossOfOne(model, loss)
+    values = {f"model.{name}": parameter.detach() for name, parameter in shared_parameters(model)}
+
+    def one(parameters: dict[str, torch.Tensor], X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, functional_call(of_one, parameters, (X, y)))
+
+    with model_code(model, "the gradient of single examples"):
+        found = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(values, batch.X, batch.y)
+    return np.concatenate([found[name].flatten(1).cpu().numpy().astype(np.float64) for name in values], axis=1)
 
 
 def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:
@@ -199,7 +237,6 @@ def _batches(examples: int, batch_size: int, seed: int, least: int) -> list[NDAr
 
 
 def _starts(examples: int, batch_size: int, least: int) -> list[int]:
-    """The first row of every batch of a pass."""
     starts = list(range(0, examples, batch_size))
     return starts[:-1] if len(starts) > 1 and examples - starts[-1] < least else starts
 

@@ -17,32 +17,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
 from client_agent.learning.data import Examples
 from client_agent.learning.layers import has_statistics, shared_parameters
-from client_agent.learning.losses import Batch, Loss, cross_entropy, training_loss
+from client_agent.learning.losses import Loss, cross_entropy, training_loss
 from client_agent.learning.sampling import derived
-from client_agent.learning.trainer import epoch_rows, gradient_rows, rate_factor, take, train_round
+from client_agent.learning.trainer import epoch_rows, gradient_rows, rate_factor, sample_gradients, take, train_round
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import UnusableUpdate
 from protocol.messages.control import TrainingSpec
-
-
-def sample_gradients(model: nn.Module, batch: Batch) -> NDArray[np.float64]:
-    """Return gradients of the log-loss, without penalties, at the model as it is, in the order of the flat vector.
-
-    Shapes:   n examples -> float64[n, D]
-    """
-    shared = {name: parameter.detach() for name, parameter in shared_parameters(model)}
-
-    def one(parameters: dict[str, torch.Tensor], X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        answers = functional_call(model, parameters, (X.unsqueeze(0),))
-        return nn.functional.cross_entropy(answers, y.unsqueeze(0))
-
-    found = vmap(grad(one), in_dims=(None, 0, 0))(shared, batch.X, batch.y)
-    return np.concatenate([found[name].flatten(1).cpu().numpy().astype(np.float64) for name in shared], axis=1)
-
 
 SPLITS: Final = 4
 """Into halves; each costs as much as a round of local training."""
@@ -50,8 +33,6 @@ _MOST_ENTRIES: Final = 2**25
 """The most entries of per-sample gradients in memory; larger ones are taken in halves."""
 _FEWEST: Final = 4
 """Examples from which a batch tells its own noise; a smaller one is as noisy as the site's examples say."""
-
-Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -92,7 +73,9 @@ def update_noise(
         if chosen is cross_entropy and not _random(model) and size * len(spread) <= _MOST_ENTRIES:
             return _from_samples(model, data, training, rows, spread, rate_factor(training, round), device, clip_norm)
         data = data if len(rows) < _FEWEST else Examples(data.X[rows], data.y[rows])
-        return _scaled(_from_halves(model, data, training, round, seed, device, clip_norm, chosen), len(data), rows)
+        noise = _from_halves(model, data, training, round, seed, device, clip_norm, chosen)
+        factor = len(data) / len(rows)  # from a mean over all of data to one over a batch
+        return UpdateNoise(noise.variance * factor, noise.error * factor)
     return _from_halves(model, data, training, round, seed, device, clip_norm, chosen)
 
 
@@ -137,48 +120,23 @@ def _from_halves(
     clip_norm: float,
     loss: Loss,
 ) -> UpdateNoise:
-    """One estimate for every split."""
-    differences = half_differences(model, data, training, round, seed, device, clip_norm, loss)
-    found = [float(np.sum(one**2)) for one in differences]
-    return _finite(float(np.mean(found)), float(np.std(found, ddof=1)) / math.sqrt(SPLITS))
-
-
-def half_differences(
-    model: nn.Module,
-    data: Examples,
-    training: TrainingSpec,
-    round: int,
-    seed: int,
-    device: torch.device,
-    clip_norm: float,
-    loss: Loss,
-) -> list[Reals]:
-    """Return, for every split, sqrt(n_a n_b) / n times the difference of the halves' updates, float64[D].
-
-    The squares of a coordinate are its variance on average, so those of a layer add up to the layer's part of v_0.
-    Raises: UnusableUpdate
-    """
+    """One estimate for every split: n_a n_b / n^2 times the squared difference of the halves' updates."""
     n, found = len(data), []
-    whole = training.model_copy(update={"batch_size": n}) if training.update == "gradient" else training
+    one_gradient = training.update == "gradient"
+    whole = training.model_copy(update={"batch_size": n}) if one_gradient else training
     for split in range(SPLITS):
         order = np.random.default_rng(derived(seed, f"halves of round {round}, split {split}")).permutation(n)
         halves: Sequence[NDArray[np.int64]] = np.array_split(order, 2)
-        ends: list[Reals] = []
+        ends: list[NDArray[np.float64]] = []
         for half in halves:
             own = Examples(data.X[half], data.y[half])
-            numbered = 1 if training.update == "gradient" else round
+            numbered = 1 if one_gradient else round
             trained = train_round(model, own, whole, round=numbered, seed=seed, device=device, loss=loss)
             scale = _steps(n, training, seed) / _steps(len(half), training, seed)
-            update = trained.update.astype(np.float64) * scale
-            ends.append(clip(update, clip_norm)[0])
-        found.append(math.sqrt(len(halves[0]) * len(halves[1])) / n * (ends[0] - ends[1]))
-    return found
-
-
-def _scaled(noise: UpdateNoise, examples: int, rows: NDArray[np.int64]) -> UpdateNoise:
-    """Scale the mean over ``examples`` to that over a batch of so many rows."""
-    factor = examples / len(rows)
-    return UpdateNoise(noise.variance * factor, noise.error * factor)
+            ends.append(clip(trained.update.astype(np.float64) * scale, clip_norm)[0])
+        difference = math.sqrt(len(halves[0]) * len(halves[1])) / n * (ends[0] - ends[1])
+        found.append(float(np.sum(difference**2)))
+    return _finite(float(np.mean(found)), float(np.std(found, ddof=1)) / math.sqrt(SPLITS))
 
 
 def _steps(examples: int, training: TrainingSpec, seed: int) -> int:

@@ -10,13 +10,14 @@ import hashlib
 import hmac
 import importlib.metadata
 import platform
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.scores import FinalScores, shown_score
-from client_agent.model.baseline_hazard import LEAST_EVENTS, Horizon
 from client_agent.model.site_model import HeldModel
 from client_agent.site.events import RoundEnd
 from client_agent.site.models import FinishedModel
@@ -28,6 +29,24 @@ from protocol.text import printable
 
 CARD_FILE: Final = "card.json"
 _VERSIONED: Final = ("moiety", "torch", "safetensors", "numpy")
+
+
+LEAST_EVENTS: Final = 5
+"""Events up to the first horizon, and between any two: a step of fewer would show single patients."""
+
+
+class Horizon(BaseModel):
+    """A ``time`` in the data's own unit, and the log of the cumulative baseline hazard up to it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    time: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    log_hazard: Annotated[float, Field(allow_inf_nan=False)]
+
+
+def survival(baseline: Sequence[Horizon], log_hazards: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The probability of having no event until each horizon. Shapes: float64[n] -> float64[n, horizons]"""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(-np.exp(log_hazards[:, None] + np.array([one.log_hazard for one in baseline]))))
 
 
 class CardSite(BaseModel):

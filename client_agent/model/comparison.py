@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.learning.learner import TorchLearner, Vector
-from client_agent.learning.scoring import Paired, paired_scores
+from client_agent.learning.learner import Vector
+from client_agent.learning.metrics import Paired, paired_scores
+from client_agent.learning.torch_learner import TorchLearner
 from client_agent.settings import AgentSettings
 from client_agent.site.context import site_learner
 from client_agent.site.models import FinishedModel
@@ -49,9 +50,9 @@ def compare(held: HeldModel, settings: AgentSettings, samples: int) -> Compariso
     """Trains the baseline on this machine; nothing of it leaves. Raises: ConfigurationError, UnusableUpdate"""
     study, folder = held.study, settings.state_dir / "studies" / held.study.name
     seed = held.state.training_seed
-    federated = _learner(study, settings, seed, folder)
+    federated = site_learner(study, settings, seed, folder)
     with tempfile.TemporaryDirectory(prefix="moiety-baseline-") as alone:
-        baseline = _learner(study, settings, seed, Path(alone))
+        baseline = site_learner(study, settings, seed, Path(alone))
         own = train_baseline(baseline, study, _first(study, folder), held.version)
         predictions = federated.predicted(held.model), baseline.predicted(own)
     if predictions[0] is None or predictions[1] is None:
@@ -79,10 +80,6 @@ def train_baseline(learner: TorchLearner, study: Study, first: Vector, rounds: i
         check_finite(update, layers)
         kept = learner.apply(kept, clip(update, study.parameters.clip_norm)[0].astype(np.float32))
     return model_part(kept, study.model_dimension)
-
-
-def _learner(study: Study, settings: AgentSettings, seed: int, folder: Path) -> TorchLearner:
-    return site_learner(study, settings, seed, folder)
 
 
 def _first(study: Study, folder: Path) -> Vector:

@@ -5,15 +5,23 @@ card.json, card.md    the model card
 study.json            the study, from which the network is made again
 transformation.json   from a table's row to the model's input, where the study has a schema
 model.pt2             the network as torch.export has it, if asked for: it runs without Moiety
+
+The baseline hazard turns a log hazard into the probability of having no event until a horizon. It is Breslow's estimate
+on the training rows of the site that exports, no other site's. The whole curve has a step at every patient's event, so
+it lists event times; what leaves the site with the model is its value at a few horizons that the exporting person
+names, with a least number of events between any two.
+
+Source: Breslow 1974, Covariance analysis of censored survival data
 """
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -22,19 +30,21 @@ from pydantic import ValidationError
 from torch import nn
 
 from client_agent.data.schema_check import TRANSFORMATION_FILE, require_made_by_schema
+from client_agent.data.transformation import Transformation, load_transformation
+from client_agent.learning.data import EVENT, TIME
+from client_agent.learning.evaluation import evaluate
 from client_agent.learning.foreign_code import model_code, words_of
+from client_agent.learning.losses import task_loss
+from client_agent.learning.metrics import Predicted, log_baseline_hazard
+from client_agent.learning.models import network_of
+from client_agent.learning.plugin import fitting_data, study_model, study_plugin
 from client_agent.learning.settings import ModelSources
-from client_agent.model.baseline_hazard import fit_baseline
-from client_agent.model.card import CARD_FILE, ModelCard, card_markdown, card_of, file_digest
-from client_agent.model.site_model import HeldModel, unfilled_network
+from client_agent.model.card import CARD_FILE, LEAST_EVENTS, Horizon, ModelCard, card_markdown, card_of, file_digest
+from client_agent.model.site_model import HeldModel
 from host.output_files import filling
 from protocol.errors import ConfigurationError
-from protocol.messages.control import Study
+from protocol.messages.control import Study, TaskKind
 from protocol.text import printable
-
-if TYPE_CHECKING:
-    from client_agent.data.transformation import Transformation
-
 
 MODEL_FILE: Final = "model.safetensors"
 STUDY_FILE: Final = "study.json"
@@ -60,8 +70,6 @@ def export(
     files = {MODEL_FILE: _tensors(held), STUDY_FILE: held.study.canonical()}
     transformation = None
     if held.study.data_schema is not None:
-        from client_agent.data.transformation import load_transformation
-
         require_made_by_schema(held.study, data)
         files[TRANSFORMATION_FILE] = (data / TRANSFORMATION_FILE).read_bytes()
         transformation = load_transformation(data / TRANSFORMATION_FILE).digest
@@ -103,6 +111,42 @@ def _program(network: nn.Module, inputs: tuple[int, ...]) -> bytes:
     except Exception as error:  # whatever tracing finds
         raise ConfigurationError(f"torch.export cannot trace this network: {words_of(error)}") from None
     return into.getvalue()
+
+
+def fit_baseline(held: HeldModel, data: Path, plugin: Path | None, times: Sequence[float]) -> tuple[Horizon, ...]:
+    """The baseline of a model at these horizons, from the site's own training rows; nothing for no horizon.
+
+    Raises: ConfigurationError for a task without survival, and horizons that rest on too few events
+    """
+    if not times:
+        return ()
+    if held.study.task.kind is not TaskKind.SURVIVAL:
+        raise ConfigurationError(f"--horizon: study {held.study.name!r} predicts no survival; leave it out")
+    horizons = sorted(set(times))
+    if not all(math.isfinite(time) and time > 0 for time in horizons):
+        raise ConfigurationError("--horizon: give times above 0, in the unit of the study's times")
+    train = fitting_data(held.study, data, study_plugin(held.study, plugin)).train
+    until = np.array(horizons, np.float32)  # as the times are kept, so that an event at a horizon counts
+    _require_events(train.y, until)
+    outputs = evaluate(held.network, train, torch.device("cpu"), task_loss(held.study.task)).outputs
+    assert outputs is not None  # a survival model gives [n, 1], or the study was refused
+    found = log_baseline_hazard(Predicted(held.study.task, outputs, train.y), until.astype(np.float64))
+    if not np.isfinite(found).all():
+        raise ConfigurationError(f"--horizon: the model of study {held.study.name!r} has diverged: leave it out")
+    return tuple(Horizon(time=time, log_hazard=float(one)) for time, one in zip(horizons, found, strict=True))
+
+
+def _require_events(y: NDArray[np.float32], until: NDArray[np.float32]) -> None:
+    if until[-1] > y[:, TIME].max():
+        raise ConfigurationError(f"--horizon {until[-1]:g}: this site followed no training patient that long")
+    counts = np.array([np.sum((y[:, EVENT] > 0) & (y[:, TIME] <= time)) for time in until])
+    few = np.flatnonzero(np.diff(counts, prepend=0) < LEAST_EVENTS)
+    if len(few):
+        since = f"between {until[few[0] - 1]:g} and {until[few[0]]:g}" if few[0] else f"up to {until[0]:g}"
+        raise ConfigurationError(
+            f"--horizon {until[few[0]]:g}: fewer than {LEAST_EVENTS} training patients of this site have their event "
+            f"{since}, and the step would show single patients: name fewer or later horizons"
+        )
 
 
 BATCH = 1024
@@ -149,7 +193,11 @@ def load_exported(folder: Path, plugin: Path | None, sources: ModelSources) -> E
     study = Study.parse(contents[STUDY_FILE])
     if study.digest() != card.study_digest:
         raise ConfigurationError(f"{folder / STUDY_FILE} is not the study of {CARD_FILE}: export again")
-    network = unfilled_network(study, plugin, sources)
+    given = study_plugin(study, plugin)
+    if given is None:  # frozen layers come with the model: no file of theirs is asked for
+        network = network_of(study.model.model_copy(update={"frozen": None}), sources)
+    else:
+        network = study_model(study, given)
     _fill(network, contents[MODEL_FILE], folder / MODEL_FILE)
     return Exported(card, study, network.eval(), _transformation(folder, card, study))
 
@@ -185,11 +233,8 @@ def _fill(network: nn.Module, content: bytes, path: Path) -> None:
 
 
 def _transformation(folder: Path, card: ModelCard, study: Study) -> Transformation | None:
-    """Raises: ConfigurationError when it is not the one that the model was exported with, or of another schema"""
     if study.data_schema is None:
         return None
-    from client_agent.data.transformation import load_transformation
-
     found = load_transformation(folder / TRANSFORMATION_FILE)
     if found.digest != card.transformation_digest or found.table.digest() != study.data_schema.digest():
         raise ConfigurationError(

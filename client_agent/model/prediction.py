@@ -8,22 +8,24 @@ import re
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.learning.predictions import Predicted
-from client_agent.learning.targets import no_targets
-from client_agent.model.baseline_hazard import survival
+from client_agent.data.findings import Findings
+from client_agent.data.rows import joined, read_rows
+from client_agent.data.site_table import PLAIN, POINTED, SiteTable, read_site_table
+from client_agent.data.source import open_table, text_columns
+from client_agent.data.transformation import transform_file
+from client_agent.learning.data import no_targets
+from client_agent.learning.metrics import Predicted
+from client_agent.model.card import survival
 from client_agent.model.export import Exported
 from host.output_files import write_new
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ColumnSpec, ColumnType, TableSchema, TaskKind
 from protocol.text import NamesKind, comparable
-
-if TYPE_CHECKING:
-    from client_agent.data.site_table import SiteTable
 
 Features = NDArray[np.float32]
 Kept = Mapping[str, Sequence[str]]
@@ -56,10 +58,8 @@ def kept_columns(model: Exported, path: Path, site: Path | None, keep: Sequence[
     if path.suffix == ".npz":
         found = _kept_arrays(path, names)
     else:
-        from client_agent.data.source import text_columns
-
         given = model.transformation
-        written = _site_table(model, site) or (_plain() if given is None else given.reading)
+        written = _site_table(model, site) or (PLAIN if given is None else given.reading)
         found = text_columns(path, written, names, header=given is None or given.table.header)
     for name, values in found.items():
         if len(values) != rows:
@@ -76,15 +76,7 @@ def _kept_arrays(path: Path, names: tuple[str, ...]) -> Kept:
 
 
 def _site_table(model: Exported, path: Path | None) -> SiteTable | None:
-    from client_agent.data.site_table import read_site_table
-
     return None if path is None else read_site_table(path, model.study.data_schema)
-
-
-def _plain() -> SiteTable:
-    from client_agent.data.site_table import PLAIN
-
-    return PLAIN
 
 
 def _features(model: Exported, path: Path, site: Path | None, keep: Collection[str]) -> Features:
@@ -92,12 +84,10 @@ def _features(model: Exported, path: Path, site: Path | None, keep: Collection[s
         if site is not None:
             raise ConfigurationError("--site is for tables, which an .npz file is not")
         return _npz(model, path)
-    from client_agent.data.transformation import transform_file
-
     written = _site_table(model, site)
     if model.transformation is not None:
         return transform_file(path, model.transformation, written)
-    return _ready_table(model, path, written or _plain(), keep)
+    return _ready_table(model, path, written or PLAIN, keep)
 
 
 def write_predictions(model: Exported, X: Features, path: Path, kept: Kept = NOTHING_KEPT) -> int:
@@ -114,7 +104,6 @@ def write_predictions(model: Exported, X: Features, path: Path, kept: Kept = NOT
 
 
 def _predicted(model: Exported, X: Features, kept: Kept) -> tuple[list[str], list[list[str]]]:
-    """The first line and all others."""
     task, outputs = model.study.task, model.outputs(X)
     values = Predicted(task, outputs, no_targets(task, model.study.model.classes)).values
     names = _columns(model)
@@ -170,11 +159,6 @@ def _npz(model: Exported, path: Path) -> Features:
 
 
 def _ready_table(model: Exported, path: Path, site: SiteTable, keep: Collection[str]) -> Features:
-    from client_agent.data.findings import Findings
-    from client_agent.data.rows import joined, read_rows
-    from client_agent.data.site_table import POINTED
-    from client_agent.data.source import open_table
-
     findings = Findings()
     table = open_table(path, site, findings, header=True)
     kept = set(map(comparable, keep)) - set(map(comparable, model.study.model.feature_names))

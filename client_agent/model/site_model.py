@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,8 @@ from torch import nn
 
 from client_agent.learning.flat_vector import load_personal, load_vector, personal_vector
 from client_agent.learning.learner import PersonalState
-from client_agent.learning.models import build_model, network_of
-from client_agent.learning.plugin import Plugin, load_plugin
+from client_agent.learning.plugin import study_model, study_plugin
 from client_agent.learning.scores import FinalScores
-from client_agent.learning.settings import ModelSources
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
 from client_agent.site.identity import load_identity
@@ -37,9 +34,6 @@ from client_agent.site.privacy_budget import Training, budget_memory
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Signed, Study, StudyState
 from protocol.policy.site_policy import SitePolicy
-
-_SEED: Final = 0
-"""A seed for values that are all replaced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +108,7 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, 
 
 def _filled(settings: AgentSettings, study: Study, folder: Path, model: NDArray[np.float32]) -> nn.Module:
     """The network with the shared layers, and this site's own where it has some. Raises: ConfigurationError"""
-    network = empty_network(study, settings.plugin, settings.sources)
+    network = study_model(study, study_plugin(study, settings.plugin), settings.sources)
     load_vector(network, model)
     if len(personal_vector(network)):
         own = PersonalState(folder).latest()
@@ -135,27 +129,3 @@ def _kept(journal: StudyJournal, name: str, which: Kept) -> tuple[int, NDArray[n
         }
         raise ConfigurationError(f"study {name!r} has no such model here: {why[which]}; leave --{which.value} out")
     return facts.version, load_kept(journal, which, facts)
-
-
-def empty_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:
-    """The study's network, its values any but those of frozen layers. Raises: ConfigurationError"""
-    if study.model.kind != "plugin":
-        return build_model(study.model, _SEED, sources)
-    return plugin_of(study, plugin).model(study.model, _SEED)
-
-
-def unfilled_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:
-    """As :func:`empty_network`, for whoever fills in frozen layers too: no file of theirs is asked for."""
-    if study.model.kind == "plugin":
-        return plugin_of(study, plugin).model(study.model, _SEED)
-    return network_of(study.model.model_copy(update={"frozen": None}), sources)
-
-
-def plugin_of(study: Study, plugin: Path | None) -> Plugin:
-    """The plug-in of a study that has one. Raises: ConfigurationError"""
-    if plugin is None:
-        raise ConfigurationError(
-            f"study {study.name!r} has a plug-in's model: name its file (--plugin), or the agent's settings with key "
-            "'plugin' (--config)"
-        )
-    return load_plugin(plugin)

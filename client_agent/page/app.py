@@ -136,7 +136,6 @@ def make_page(settings: AgentSettings, door: Door, look: Callable[[], Report]) -
 
 
 def _refused(request: Request, door: Door) -> Refused | None:
-    """Why a request is not answered; None where it may be."""
     if not door.is_host(request.headers.get("host")):
         return HTTPStatus.MISDIRECTED_REQUEST, f"This page is at {door.origin} alone."
     if request.url.path in _OPEN:

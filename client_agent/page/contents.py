@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 from zipfile import ZIP_STORED, ZipFile
@@ -16,13 +14,13 @@ from zipfile import ZIP_STORED, ZipFile
 from markupsafe import Markup
 
 from client_agent.learning.scores import shown_score
-from client_agent.net.ledger import read_ledger, without_number
+from client_agent.net.ledger import Totals, read_ledger, without_number
 from client_agent.page.charts import Curve, chart
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, SiteValue, after_each, last_metrics, read_metrics
 from client_agent.site.models import Kept, finished_model, kept_model
 from client_agent.study.approval import KnownStudy, known_study, note_exported
-from client_agent.study.plain_words import Statement, in_plain_words
+from client_agent.study.plain_words import in_plain_words
 from client_agent.study.privacy_spending import own_examples
 from client_agent.study.status import SiteStanding, StudyStanding, own_weight, study_standing
 from host.files import is_full
@@ -32,6 +30,9 @@ from protocol.messages.control import Roster
 LAST: Final = "last"
 UNFINISHED: Final = "unfinished"
 _PREFIX: Final = "for-a-browser-"
+_SHOWN_ROUNDS: Final = 200
+_FOLLOWED: Final = 2
+"""The number of metrics that are shown of a round: the first ones of the study's task."""
 
 
 def models_at(known: KnownStudy) -> tuple[str, ...]:
@@ -88,127 +89,69 @@ def _zipped(folder: Path, within: Path) -> BinaryIO:
         return file
 
 
-Point = tuple[int, float]
-
-
-def lines_over_rounds(title: str, series: Mapping[str, Sequence[Point]]) -> Markup:
-    """One line for each series; nothing where there is not one finite point."""
-    curves = [Curve(name, tuple(points)) for name, points in series.items()]
-    if not any(math.isfinite(value) for one in curves for _, value in one.points):
+def lines_over_rounds(title: str, points: Iterable[tuple[str, int, float]]) -> Markup:
+    """One line for each name over the rounds; nothing where there is not one finite value."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for name, number, value in points:
+        series.setdefault(name, []).append((number, value))
+    if not any(math.isfinite(value) for line in series.values() for _, value in line):
         return Markup("")
+    curves = [Curve(name, tuple(line)) for name, line in series.items()]
     return Markup(chart(curves, title, floor=0.0))  # noqa: S704 - the chart escapes every text
 
 
-_SHOWN_ROUNDS: Final = 200
-_KILO: Final = 1000
+def all_studies(settings: AgentSettings, site: SiteStanding) -> list[tuple[StudyStanding, str]]:
+    """Each study with its last model's metrics here; those that wait for a person first, those that are over last."""
+    studies = sorted(site.studies, key=lambda one: (one.over, not one.waits, one.study))
+    last = [last_metrics(settings.state_dir / "studies" / one.study / METRICS) for one in studies]
+    return [(one, "" if record is None else _scores(record)) for one, record in zip(studies, last, strict=True)]
 
 
-@dataclass(frozen=True)
-class StudyRow:
-    """A study in the list of all; ``last`` are its last model's metrics at this site."""
+def one_study(settings: AgentSettings, roster: Roster, name: str) -> dict[str, object]:
+    """Everything that this site knows of a study, as its page shows it.
 
-    standing: StudyStanding
-    last: str
-
-
-@dataclass(frozen=True)
-class RoundRow:
-    """A round as a person reads it."""
-
-    number: int
-    state: str
-    reason: str
-    purpose: str
-    took_part: str
-    missing: str
-    own_weight: str
-    opened: str
-    weights: str
-    isolation: str
-    scores: str
-    kilobytes: str
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The traffic with one server for one purpose, all bytes at the socket."""
-
-    server: str
-    purpose: str
-    sent_bytes: int
-    received_bytes: int
-
-
-@dataclass(frozen=True)
-class SeenStudy:
-    """One study with everything that this site knows of it."""
-
-    known: KnownStudy
-    standing: StudyStanding
-    statements: tuple[Statement, ...]
-    rounds: tuple[RoundRow, ...]
-    metrics: Markup
-    weights: Markup
-    distances: Markup
-    models: tuple[str, ...]
-    opens: str
-    may_say: bool
-    may_leave: bool
-
-    @property
-    def digest(self) -> str:
-        return self.known.study.digest()
-
-
-def all_studies(settings: AgentSettings, site: SiteStanding) -> tuple[StudyRow, ...]:
-    """Those that wait for a person first, those that are over last."""
-    rows = [StudyRow(one, _last(settings, one.study)) for one in site.studies]
-    return tuple(sorted(rows, key=lambda row: (row.standing.over, not row.standing.waits, row.standing.study)))
-
-
-def _last(settings: AgentSettings, name: str) -> str:
-    record = last_metrics(settings.state_dir / "studies" / name / METRICS)
-    return "" if record is None else _scores(record)
-
-
-def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
-    """Raises: ConfigurationError, also for a study that this site does not know"""
+    Raises: ConfigurationError, also for a study that this site does not know
+    """
     known = known_study(settings, roster, name)
     records = read_metrics(known.journal.folder / METRICS)
     contributes = settings.site != roster.requester
     opens = known.study.rule.needs.value if any(_opened(record) for record in records) else ""
-    return SeenStudy(
-        known=known,
-        standing=study_standing(settings, known),
-        statements=in_plain_words(known.study, roster, settings.policy, own_examples(settings.data)),
-        rounds=tuple(_round(*pair) for pair in reversed(list(after_each(records[-_SHOWN_ROUNDS:])))),
-        metrics=_metrics(records),
-        weights=_lines("each site's weight", records, lambda record: record.alphas),
-        distances=_lines(opens, records, _opened),
-        models=models_at(known),
-        opens=opens,
-        may_say=known.waits and not known.over,
-        may_leave=contributes and not (known.waits or known.over) and known.left is None,
-    )
+    tested = [(record.round, score) for record in records for score in record.test_scores[:_FOLLOWED]]
+    return {
+        "known": known,
+        "digest": known.study.digest(),
+        "standing": study_standing(settings, known),
+        "statements": in_plain_words(known.study, roster, settings.policy, own_examples(settings.data)),
+        "rounds": [_round(*pair) for pair in reversed(list(after_each(records[-_SHOWN_ROUNDS:])))],
+        "metrics": lines_over_rounds(
+            "the model on this site's own test examples",
+            ((score.name, number, score.value) for number, score in tested if score.value is not None),
+        ),
+        "weights": lines_over_rounds("each site's weight", _of_sites(records, lambda record: record.alphas)),
+        "distances": lines_over_rounds(opens, _of_sites(records, _opened)),
+        "models": models_at(known),
+        "opens": opens,
+        "may_say": known.waits and not known.over,
+        "may_leave": contributes and not (known.waits or known.over) and known.left is None,
+    }
 
 
-def _round(before: RoundRecord | None, record: RoundRecord) -> RoundRow:
-    missing = record.missing_after(before) or ", ".join((*record.failed_check, *record.declined))
+def _round(before: RoundRecord | None, record: RoundRecord) -> dict[str, object]:
     weight = own_weight(record)
-    return RoundRow(
-        number=record.round,
-        state=record.state.value,
-        reason=record.reason_after(before),
-        purpose=record.purpose.value,
-        took_part=", ".join(record.took_part),
-        missing=missing,
-        own_weight="" if weight is None else f"{weight:.3f}",
-        opened=_listed(_opened(record)),
-        weights=_listed(record.alphas),
-        isolation="" if record.isolation is None else f"{record.isolation:.3f}",
-        scores=_scores(record),
-        kilobytes=f"{(record.bytes_up + record.bytes_down) / _KILO:.0f}",
-    )
+    return {
+        "number": record.round,
+        "state": record.state.value,
+        "reason": record.reason_after(before),
+        "purpose": record.purpose.value,
+        "took_part": ", ".join(record.took_part),
+        "missing": record.missing_after(before) or ", ".join((*record.failed_check, *record.declined)),
+        "own_weight": "" if weight is None else f"{weight:.3f}",
+        "opened": _listed(_opened(record)),
+        "weights": _listed(record.alphas),
+        "isolation": "" if record.isolation is None else f"{record.isolation:.3f}",
+        "scores": _scores(record),
+        "kilobytes": f"{(record.bytes_up + record.bytes_down) / 1000:.0f}",
+    }
 
 
 def _listed(values: tuple[SiteValue, ...]) -> str:
@@ -221,35 +164,20 @@ def _opened(record: RoundRecord) -> tuple[SiteValue, ...]:
 
 
 def _scores(record: RoundRecord) -> str:
-    return ", ".join(shown_score(score) for score in record.test_scores[:2])
+    return ", ".join(shown_score(score) for score in record.test_scores[:_FOLLOWED])
 
 
-def _metrics(records: tuple[RoundRecord, ...]) -> Markup:
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for record in records:
-        for score in record.test_scores[:2]:
-            if score.value is not None:
-                lines.setdefault(str(score.name), []).append((record.round, score.value))
-    return lines_over_rounds("the model on this site's own test examples", lines)
+def _of_sites(
+    records: tuple[RoundRecord, ...], values: Callable[[RoundRecord], tuple[SiteValue, ...]]
+) -> Iterator[tuple[str, int, float]]:
+    """A value of each site in each round, of what the requester alone has in its records."""
+    return ((one.site, record.round, one.value) for record in records for one in values(record))
 
 
-def _lines(
-    title: str, records: tuple[RoundRecord, ...], values: Callable[[RoundRecord], tuple[SiteValue, ...]]
-) -> Markup:
-    """A line for each site, of what the requester alone has in its records."""
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for record in records:
-        for one in values(record):
-            lines.setdefault(one.site, []).append((record.round, one.value))
-    return lines_over_rounds(title, lines)
-
-
-def what_left(settings: AgentSettings) -> tuple[Sent, ...]:
-    """Sums of the ledger, by server and purpose."""
-    sent: Counter[tuple[str, str]] = Counter()
-    received: Counter[tuple[str, str]] = Counter()
+def what_left(settings: AgentSettings) -> list[tuple[str, str, int, int]]:
+    """Server, purpose, and the bytes sent and received at the socket, over the whole ledger."""
+    found: dict[tuple[str, str], Totals] = {}
     for entry in read_ledger(settings.state_dir / "ledger.jsonl"):
         key = entry.server, without_number(entry.purpose)
-        sent[key] += entry.socket_sent_bytes
-        received[key] += entry.socket_received_bytes
-    return tuple(Sent(*key, sent[key], received[key]) for key in sorted(sent))
+        found[key] = found.get(key, Totals()).with_entry(entry)
+    return [(*key, one.socket_sent_bytes, one.socket_received_bytes) for key, one in sorted(found.items())]

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from client_agent.learning.learner import Learner, TorchLearner
+import structlog
+
+from client_agent.learning.learner import Learner
 from client_agent.net.ledger import Ledger
 from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
 from client_agent.net.roster import HeldRoster
@@ -28,8 +30,12 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
 
+if TYPE_CHECKING:
+    from client_agent.learning.torch_learner import TorchLearner
+
 RELAY = Side.A
 """The server that carries the sites' mail."""
+_log = structlog.get_logger("agent")
 LearnerFactory = Callable[[Study, int], Learner]
 
 
@@ -206,8 +212,15 @@ def _page(client: ServerClient, roster: Roster, site: str, after: ContributedRou
 
 def site_learner(study: Study, settings: AgentSettings, seed: int, folder: Path) -> TorchLearner:
     """``folder`` is the study's at this site. Raises: ConfigurationError"""
-    if settings.trainer.kind is None:
-        return TorchLearner(study, settings.data, settings.plugin, settings.device, seed, folder, settings.sources)
-    from client_agent.learning.foreign_trainer import ForeignLearner
+    from client_agent.learning.torch_learner import ForeignLearner, TorchLearner  # loads torch
 
-    return ForeignLearner(study, settings.data, settings.device, seed, folder, settings.trainer, settings.sources)
+    learner: TorchLearner
+    if settings.trainer.kind is None:
+        learner = TorchLearner(study, settings.data, settings.plugin, settings.device, seed, folder, settings.sources)
+    else:
+        learner = ForeignLearner(
+            study, settings.data, settings.device, seed, folder, settings.trainer, settings.sources
+        )
+    for remark in learner.remarks:
+        _log.warning("data_remark", study=study.name, detail=remark)
+    return learner

@@ -8,11 +8,9 @@ import importlib
 import importlib.metadata
 import json
 import sys
-import types
 from pathlib import Path
 
 PACKAGES = {"flower": ("flwr", "numpy"), "nvflare": ("nvflare", "numpy"), "python": ("numpy",)}
-LOADED = ("flower", "python")
 
 
 def look(kind, program, name):
@@ -20,15 +18,12 @@ def look(kind, program, name):
     for package in PACKAGES[kind]:
         importlib.import_module(package)
         found.append(f"{package} {importlib.metadata.version(package)}")
-    code = compile(program.read_bytes(), str(program), "exec")
-    if kind in LOADED:
-        sys.path.insert(0, str(program.parent))
-        module = types.ModuleType("site_program")
-        module.__file__ = str(program)
-        sys.modules["site_program"] = module
-        exec(code, module.__dict__)  # noqa: S102 - the site's own file
-        if not hasattr(module, name):
-            raise AttributeError(f"{program.name} has no {name!r}: set key trainer.name")
+    if kind == "nvflare":
+        compile(program.read_bytes(), str(program), "exec")
+    else:
+        import round_task  # needs numpy, which was just found
+
+        round_task.named(program, name)
     return ", ".join([f"Python {sys.version.split()[0]}", *found])
 
 

@@ -30,22 +30,9 @@ class Task:
             arrays = dict(zip(self.shapes, arrays, strict=True))
         tensor_file.write(self.folder / "after.safetensors", {name: plain(value) for name, value in arrays.items()})
 
-    def program(self):
-        """The site's file, as a module."""
-        path = Path(self.settings["program"])
-        sys.path.insert(0, str(path.parent))
-        module = types.ModuleType("site_program")
-        module.__file__ = str(path)
-        sys.modules["site_program"] = module
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the site's own file
-        return module
-
-    def named(self, module):
-        """Return the object that the settings call ``name``."""
-        name = self.settings["name"]
-        if not hasattr(module, name):
-            raise AttributeError(f"{self.settings['program']} has no {name!r}: set key trainer.name")
-        return getattr(module, name)
+    def named(self):
+        """Return the object of the site's file that the settings call ``name``."""
+        return named(Path(self.settings["program"]), self.settings["name"])
 
 
 def task():
@@ -53,6 +40,18 @@ def task():
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return Task(sys.argv[1])
+
+
+def named(path, name):
+    """Load the site's file as a module, and return what in it has that name."""
+    sys.path.insert(0, str(path.parent))
+    module = types.ModuleType("site_program")
+    module.__file__ = str(path)
+    sys.modules["site_program"] = module
+    exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the site's own file
+    if not hasattr(module, name):
+        raise AttributeError(f"{path.name} has no {name!r}: set key trainer.name")
+    return getattr(module, name)
 
 
 def plain(value):

@@ -36,8 +36,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.sampling import drawing_probability, steps_of
-from client_agent.learning.trainer import take
-from client_agent.learning.update_noise import sample_gradients
+from client_agent.learning.trainer import sample_gradients, take
 from client_agent.site.privacy_budget import Steps, epsilon_of
 from harness.attack.attacked_study import AttackedStudy, Line, Recorder, line_of, rounded, timed
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
-from client_agent.learning.targets import Targets
+from client_agent.learning.data import Targets
 from harness.datasets.site_data import Federation, SiteData, cut_site, owners, split_random
 from protocol.messages.control import TaskKind
 

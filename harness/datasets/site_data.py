@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, checked, save_folder
-from client_agent.learning.targets import EVENT, Targets
+from client_agent.learning.data import EVENT, NO_NAMES, DataNames, Examples, LocalData, Targets, checked, save_folder
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleSpec, TaskKind, TaskSpec
 from protocol.rules.registry import require_sites

@@ -20,7 +20,6 @@ from client_agent.learning.local_finish import LocalFinish
 from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.study_file import FinishTable
-from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
 from harness.engine import training
 from harness.engine.all_sites import BaselineRounds
@@ -213,7 +212,8 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
     for site in sites:
         require_batches(run.model, len(site.train), study.training.batch_size, f"site {site.name!r}")
     if study.model.kind in ("plugin", "library"):
-        try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, conditions.computing.device))
+        judge = assessor(study, conditions.plugin, conditions.computing.device)
+        judge.try_once(study, run.model, run.requester.train)
     for needs in (run.rule.needs, study.rule.name.declared.measures):
         require_willing(needs, policy, run.names)
     require_validation(run)

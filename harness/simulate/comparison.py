@@ -36,7 +36,7 @@ from safetensors.numpy import save
 from sklearn.metrics import accuracy_score, f1_score
 
 from client_agent.learning.data import Examples
-from client_agent.learning.evaluation import predicted
+from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import pick_device
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable, checked_study_table
@@ -410,7 +410,11 @@ def _fine_tuned(sites: SitesScheme, state: SitesState, rounds: int, epochs: int)
 def _scores(sites: SitesScheme, state: SitesState, part: str) -> Scores:
     parts: list[Examples] = [getattr(site, part) for site in sites.setting.sites]
     device = sites.setting.device
-    found = [predicted(used_model(sites, state, place), examples, device) for place, examples in enumerate(parts)]
+    found = []
+    for place, examples in enumerate(parts):
+        outputs = evaluate(used_model(sites, state, place), examples, device).outputs
+        assert outputs is not None  # a model of classes gives [n, K]
+        found.append(outputs.argmax(axis=1))
     return scores_of([examples.y for examples in parts], found)
 
 

@@ -12,11 +12,11 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.flat_vector import load_personal, load_vector
-from client_agent.learning.plugin import Plugin, load_plugin
+from client_agent.learning.plugin import Plugin, load_plugin, study_model, study_plugin
 from client_agent.learning.scores import METRICS, FinalScores, Score, value_of
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from client_agent.model.export import export
-from client_agent.model.site_model import HeldModel, empty_network
+from client_agent.model.site_model import HeldModel
 from client_agent.site.events import RoundEnd, RoundRecord
 from client_agent.site.journal import SiteState
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
@@ -51,7 +51,7 @@ def save_model(study: Study, history: RunHistory, data: Path, plugin: Path | Non
 
     Raises: ConfigurationError when ``out`` is there already
     """
-    network = empty_network(study, plugin, own_sources())
+    network = study_model(study, study_plugin(study, plugin), own_sources())
     load_vector(network, history.final_model)
     load_personal(network, history.personal)
     records = _records(history)

@@ -16,8 +16,7 @@ import pytest
 import trustme
 import yaml
 
-from client_agent.learning.data import load_folder
-from client_agent.learning.data_check import names_of
+from client_agent.learning.data import load_folder, names_of
 from client_agent.learning.study_file import study_from_toml
 from client_agent.settings import load_settings as load_agent_settings
 from client_agent.site.identity import load_chain

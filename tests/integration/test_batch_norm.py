@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from client_agent.learning.data import Examples, LocalData
-from client_agent.learning.learner import Learner, PersonalState, TorchLearner
+from client_agent.learning.learner import Learner, PersonalState
 from client_agent.learning.models import completed, installed_version, network_of
 from client_agent.learning.settings import ModelSources
+from client_agent.learning.torch_learner import TorchLearner
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal

@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.study import app
-from client_agent.page.report import StudyReport, study_report
-from client_agent.page.report_html import report_html
+from client_agent.page.report import StudyReport, report_html, study_report
 from client_agent.page.study_state import Federated
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Absent

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_agent.data.findings import Findings
-from client_agent.data.prepare import Prepared, Tables, prepared
+from client_agent.data.prepare import Prepared, Side, Tables, patient_ids, prepared, sides
 from client_agent.data.rows import joined, read_rows
 from client_agent.data.site_table import PLAIN
 from client_agent.data.source import table_of
-from client_agent.data.split import Side, patient_ids, sides
 from client_agent.data.transformation import Transformation, transform_rows
 from tests.unit.data.made import AGE, CHOL, ILL, PAIN, WHO, schema
 
@@ -36,7 +35,7 @@ ROWS = st.lists(ROW, max_size=30).map(lambda rows: EIGHT + rows)
 
 def made_of(which: int, rows: list[dict[str, str | None]]) -> Prepared:
     table = table_of(pa.Table.from_pylist(rows), "made up")
-    return prepared(SCHEMAS[which], Tables(table, PLAIN, Findings()), outcomes_differ=False)
+    return prepared(SCHEMAS[which], Tables(table, PLAIN, Findings(), outcomes_differ=False))
 
 
 @given(which=st.integers(0, len(SCHEMAS) - 1), rows=ROWS)

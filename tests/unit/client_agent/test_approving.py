@@ -27,7 +27,7 @@ from protocol.roster.keyfile import dump_party_keys, dump_roster
 from tests.kit.present import present
 from tests.unit.client_agent.commands import write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
-from tests.unit.client_agent.test_page import PORT, browser
+from tests.unit.client_agent.test_page import PORT, entered
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
 STUDY = study()
@@ -144,9 +144,8 @@ def test_a_person_reads_the_whole_query(contributor: Path) -> None:
     assert table.count(", 'and so on'") == 300
     assert f"{last}'" in "".join(table)
     door = Door(PORT)
-    with browser(contributor, door) as client:
-        client.get("/login", params={"token": door.token})
-        page = client.get(f"/studies/{asked.name}").text
+    client = entered(contributor, door)
+    page = client.get(f"/studies/{asked.name}").text
     assert html.escape(query, quote=True).replace("&#x27;", "&#39;") in page
 
 

@@ -18,16 +18,16 @@ from client_agent.learning.flat_vector import (
     personal_vector,
 )
 from client_agent.learning.layers import keep_buffers, normalisations
-from client_agent.learning.learner import TorchLearner
 from client_agent.learning.plugin import load_plugin
+from client_agent.learning.torch_learner import TorchLearner
 from client_agent.learning.trainer import LocalRound, epoch_rows, gradient_rows, loss_gradient, take, train_round
 from client_agent.learning.update_noise import update_noise
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.messages.model import Buffers
-from protocol.parameters import StudyParameters
 from protocol.shared_model import apply_aggregate, first_model
+from tests.kit.studies import study_of
 
 CPU = torch.device("cpu")
 SGD = TrainingSpec(update="local_sgd", batch_size=6, local_learning_rate=0.1, server_learning_rate=0.25)
@@ -39,7 +39,7 @@ PLUGIN = Path(__file__).with_name("small_resnet.py")
 
 def small_resnet(buffers: Buffers | None) -> nn.Module:
     torch.manual_seed(1)
-    made = load_plugin(PLUGIN).model_function()
+    made = load_plugin(PLUGIN).module.model()
     assert isinstance(made, nn.Module)
     keep_buffers(made, buffers)
     return made
@@ -166,17 +166,8 @@ def test_other_buffers_are_constants() -> None:
 
 def study(buffers: Buffers, rule: RuleSpec = FEDAVG) -> Study:
     layers = layer_shapes(small_resnet(buffers))
-    return Study(
-        name="images",
-        roster_digest="ab" * 32,
-        parameters=StudyParameters(
-            dimension=sum(int(np.prod(layer.shape)) for layer in layers), clip_norm=64.0, least_contributors=3
-        ),
-        rule=rule,
-        model=ModelSpec(kind="plugin", inputs=(1, 6, 6), classes=2, buffers=buffers, layers=layers),
-        training=SGD,
-        rounds=3,
-    )
+    model = ModelSpec(kind="plugin", inputs=(1, 6, 6), classes=2, buffers=buffers, layers=layers)
+    return study_of(model, rule=rule, training=SGD)
 
 
 def test_an_adaptive_step_is_no_average() -> None:

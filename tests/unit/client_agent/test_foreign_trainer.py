@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,15 +18,16 @@ import pytest
 
 from client_agent.learning import foreign_trainer
 from client_agent.learning.data import Examples, LocalData, save_folder
-from client_agent.learning.foreign_trainer import LOG_BYTES, ForeignLearner, ForeignTrainer, put_aside
+from client_agent.learning.foreign_trainer import LOG_BYTES, ForeignTrainer, put_aside
 from client_agent.learning.models import model_spec
 from client_agent.learning.settings import TrainerSettings
 from client_agent.learning.study_file import FinishTable
+from client_agent.learning.torch_learner import ForeignLearner
 from client_agent.settings import load_settings
 from client_agent.trainer_programs import tensor_file
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import ModelSpec, Study, TrainingSpec
+from tests.kit.studies import study_of
 
 MODEL = model_spec("linear", (3,), (), 2)
 SHAPES = {layer.name: layer.shape for layer in MODEL.layers}
@@ -34,17 +36,8 @@ TRAINING = TrainingSpec(update="local_sgd", local_learning_rate=0.5, batch_size=
 FIRST = np.arange(DIMENSION, dtype=np.float32)
 
 
-def study(**changes: Any) -> Study:
-    values: dict[str, Any] = {
-        "name": "foreign",
-        "roster_digest": "0" * 64,
-        "parameters": StudyParameters(dimension=DIMENSION, clip_norm=4.0, least_contributors=3),
-        "rule": RuleSpec(name=RuleName.FEDAVG),
-        "model": MODEL,
-        "training": TRAINING,
-        "rounds": 3,
-    }
-    return Study(**(values | changes))
+def study(model: ModelSpec = MODEL, **changes: Any) -> Study:
+    return study_of(model, **({"name": "foreign", "training": TRAINING, "rounds": 3} | changes))
 
 
 def settings(folder: Path, body: str, **changes: Any) -> TrainerSettings:
@@ -108,7 +101,18 @@ def test_whatever_a_program_does_wrong_is_named_without_what_it_printed(tmp_path
     assert "93" not in refused.value.detail
 
 
-def test_a_program_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+def test_a_program_that_hangs_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is over once it has started something, however long that takes on this machine."""
+    started, wait = tmp_path / "state" / "trainer" / "child", subprocess.Popen.wait
+
+    def over(process, timeout=None):
+        if timeout is None:
+            return wait(process)
+        while process.poll() is None and not (started.is_file() and started.read_text()):
+            time.sleep(0.05)
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", over)
     body = """
 import subprocess
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -117,7 +121,7 @@ def app(p, t): time.sleep(600)
 """
     with pytest.raises(UnusableUpdate, match=r"did not end within 5 s and was killed"):
         trainer(tmp_path, body, timeout_s=5.0).train(FIRST, 1)
-    child = int((tmp_path / "state" / "trainer" / "child").read_text())
+    child = int(started.read_text())
     deadline = time.monotonic() + 30
     while runs(child) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -222,7 +226,7 @@ def test_a_trainer_that_does_not_run_is_named_before_the_site_is_ready(tmp_path:
     ],
 )
 def test_studies_that_such_a_trainer_cannot_serve_are_refused(
-    tmp_path: Path, changes: dict[str, object], said: str
+    tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         learner(tmp_path, DOUBLE, study(**changes))

@@ -13,9 +13,8 @@ from sksurv.datasets import load_veterans_lung_cancer
 from sksurv.linear_model import CoxPHSurvivalAnalysis
 from torch import nn
 
-from client_agent.learning.data import Examples, LocalData, load_folder, save_folder
+from client_agent.learning.data import Examples, LocalData, checked_targets, load_folder, no_targets, save_folder
 from client_agent.learning.losses import Batch, cox_loss, task_loss, training_loss
-from client_agent.learning.targets import checked_targets, no_targets
 from protocol.errors import ConfigurationError
 from protocol.messages.control import LossName, TaskKind, TaskSpec, TrainingSpec
 from tests.kit.present import present

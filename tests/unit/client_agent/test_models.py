@@ -12,13 +12,12 @@ from torch import nn
 
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import layer_shapes, layer_sizes, load_vector, model_vector, pick_device
-from client_agent.learning.learner import TorchLearner
 from client_agent.learning.models import build_model, dimension, model_spec, private_state, require_layers
+from client_agent.learning.torch_learner import TorchLearner
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec
-from protocol.parameters import StudyParameters
 from protocol.shared_model import initial_state
-from tests.unit.client_agent.federation import study
+from tests.kit.studies import study_of
 
 # --- models -----------------------------------------------------------------------------------------------------------
 
@@ -88,33 +87,24 @@ def test_a_plugin_is_not_built_in() -> None:
         build_model(spec, 0)
 
 
-def test_activation_and_dropout_of_every_kind() -> None:
-    mlp = build_model(model_spec("mlp", (6,), (5, 4), 3, activation="tanh", dropout=0.2), 1)
-    assert [type(layer) for layer in mlp.children()] == [
-        nn.Flatten,
-        nn.Dropout,
-        nn.Linear,
-        nn.Tanh,
-        nn.Dropout,
-        nn.Linear,
-        nn.Tanh,
-        nn.Dropout,
-        nn.Linear,
-    ]
-    cnn = build_model(model_spec("cnn", (1, 4, 4), (2, 3), 2, activation="tanh", dropout=0.5), 1)
-    assert [type(layer) for layer in cnn.children()] == [
-        nn.Conv2d,
-        nn.Tanh,
-        nn.Flatten,
-        nn.Dropout,
-        nn.Linear,
-        nn.Tanh,
-        nn.Dropout,
-        nn.Linear,
-    ]
-    assert all(layer.p == 0.2 for layer in mlp.children() if isinstance(layer, nn.Dropout))
-    linear = build_model(model_spec("linear", (6,), (), 3, dropout=0.2), 1)
-    assert [type(layer) for layer in linear.children()] == [nn.Flatten, nn.Dropout, nn.Linear]
+@pytest.mark.parametrize(
+    ("spec", "layers"),
+    [
+        (
+            model_spec("mlp", (6,), (5, 4), 3, activation="tanh", dropout=0.2),
+            "Flatten Dropout Linear Tanh Dropout Linear Tanh Dropout Linear",
+        ),
+        (
+            model_spec("cnn", (1, 4, 4), (2, 3), 2, activation="tanh", dropout=0.5),
+            "Conv2d Tanh Flatten Dropout Linear Tanh Dropout Linear",
+        ),
+        (model_spec("linear", (6,), (), 3, dropout=0.2), "Flatten Dropout Linear"),
+    ],
+)
+def test_activation_and_dropout_of_every_kind(spec: ModelSpec, layers: str) -> None:
+    found = list(build_model(spec, 1).children())
+    assert " ".join(type(layer).__name__ for layer in found) == layers
+    assert {layer.p for layer in found if isinstance(layer, nn.Dropout)} == {spec.dropout}
 
 
 def test_dropout_and_activation_leave_the_initial_values_alone() -> None:
@@ -205,14 +195,9 @@ TRAIN, VALIDATION = examples([0, 0, 1, 0]), examples([1, 0])
 
 def learner(folder: Path, rule: RuleName, validation: Examples | None = VALIDATION) -> TorchLearner:
     save_folder(folder, LocalData(TRAIN, examples([]), validation))
-    of = study().model_copy(
-        update={
-            "model": MODEL,
-            "rule": RuleSpec(name=rule),
-            "parameters": StudyParameters(dimension=12, clip_norm=1.0, least_contributors=3),
-        }
+    return TorchLearner(
+        study_of(MODEL).model_copy(update={"rule": RuleSpec(name=rule)}), folder, None, "cpu", 1, folder
     )
-    return TorchLearner(of, folder, None, "cpu", 1)
 
 
 def test_classes_that_a_site_lacks_are_counted_as_none(tmp_path: Path) -> None:

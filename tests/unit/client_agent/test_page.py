@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,12 +64,6 @@ class Browser:
         self._transport = httpx.ASGITransport(make_page(load_settings(config), door, lambda: REPORT))
         self._cookies = httpx.Cookies()
 
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
     def get(self, path: str, **more: Any) -> httpx.Response:
         return asyncio.run(self._ask("GET", path, more))
 
@@ -83,8 +77,10 @@ class Browser:
             return answer
 
 
-def browser(config: Path, door: Door) -> Browser:
-    return Browser(config, door)
+def entered(config: Path, door: Door) -> Browser:
+    client = Browser(config, door)
+    assert client.get("/login", params={"token": door.token}).headers["location"] == "/"
+    return client
 
 
 async def _piece() -> AsyncIterator[bytes]:
@@ -97,10 +93,8 @@ def door() -> Door:
 
 
 @pytest.fixture
-def inside(config: Path, door: Door) -> Iterator[Browser]:
-    with browser(config, door) as client:
-        assert client.get("/login", params={"token": door.token}).headers["location"] == "/"
-        yield client
+def inside(config: Path, door: Door) -> Browser:
+    return entered(config, door)
 
 
 def form(door: Door, **fields: str) -> dict[str, str]:
@@ -121,16 +115,16 @@ def test_what_doctor_finds_is_shown_with_what_to_do(inside: Browser) -> None:
 
 
 def test_the_token_opens_once_and_the_cookie_is_the_browsers_alone(config: Path, door: Door) -> None:
-    with browser(config, door) as client:
-        assert client.get("/").status_code == 403
-        assert client.get("/login", params={"token": "x"}).status_code == 403
-        came = client.get("/login", params={"token": door.token})
-        said = came.headers["set-cookie"].lower()
-        assert all(part in said for part in ("httponly", "samesite=strict", "path=/"))
-        assert client.get("/").status_code == 200
-    with browser(config, door) as other:
-        assert other.get("/login", params={"token": door.token}).status_code == 403
-        assert other.get("/", headers={"cookie": f"{COOKIE}={'x' * 43}"}).status_code == 403
+    client = Browser(config, door)
+    assert client.get("/").status_code == 403
+    assert client.get("/login", params={"token": "x"}).status_code == 403
+    came = client.get("/login", params={"token": door.token})
+    said = came.headers["set-cookie"].lower()
+    assert all(part in said for part in ("httponly", "samesite=strict", "path=/"))
+    assert client.get("/").status_code == 200
+    other = Browser(config, door)
+    assert other.get("/login", params={"token": door.token}).status_code == 403
+    assert other.get("/", headers={"cookie": f"{COOKIE}={'x' * 43}"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8765", "localhost:8765", "127.0.0.1", "[::1]:8765"])
@@ -174,11 +168,11 @@ def test_a_form_without_the_sessions_token_approves_nothing(inside: Browser, con
 
 def test_another_user_of_the_machine_approves_nothing(config: Path, door: Door) -> None:
     """A user with neither the token nor the cookie, whatever else it says."""
-    with browser(config, door) as stranger:
-        door.enter(door.token)
-        for path in (f"/studies/{STUDY.name}/approve", f"/studies/{STUDY.name}/leave"):
-            assert stranger.post(path, data=form(door), headers={"origin": ORIGIN}).status_code == 403
-        assert stranger.get(f"/studies/{STUDY.name}").status_code == 403
+    stranger = Browser(config, door)
+    door.enter(door.token)
+    for path in (f"/studies/{STUDY.name}/approve", f"/studies/{STUDY.name}/leave"):
+        assert stranger.post(path, data=form(door), headers={"origin": ORIGIN}).status_code == 403
+    assert stranger.get(f"/studies/{STUDY.name}").status_code == 403
     assert approval_of(journal(config), STUDY.digest()) is None
     assert journal(config).left is None
 

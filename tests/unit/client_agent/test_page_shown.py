@@ -47,9 +47,9 @@ from tests.unit.client_agent.test_page import (
     STUDY,
     Browser,
     as_requester,
-    browser,
     config,
     door,
+    entered,
     form,
     inside,
     journal,
@@ -86,14 +86,13 @@ def test_a_requester_sees_weights_and_who_was_missing(
                 isolation=0.42,
             )
         )
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        shown = client.get(f"/studies/{STUDY.name}").text
-        assert "This site asks" in client.get("/").text
-        finish = {"round": STUDY.rounds + 1, "state": RoundEnd.FINISHED, "model_version": STUDY.rounds}
-        metrics.append(RoundRecord(time_s=0, study=STUDY.name, site=REQUESTER, **finish))
-        counted = f"{STUDY.rounds + 1} (the study has {STUDY.rounds} of updates)"
-        assert f"{counted}, finished" in client.get("/now").text
+    client = entered(config, door)
+    shown = client.get(f"/studies/{STUDY.name}").text
+    assert "This site asks" in client.get("/").text
+    finish = {"round": STUDY.rounds + 1, "state": RoundEnd.FINISHED, "model_version": STUDY.rounds}
+    metrics.append(RoundRecord(time_s=0, study=STUDY.name, site=REQUESTER, **finish))
+    counted = f"{STUDY.rounds + 1} (the study has {STUDY.rounds} of updates)"
+    assert f"{counted}, finished" in client.get("/now").text
     show_status(load_settings(config), json_output=False)
     assert f"round {counted} finished" in capsys.readouterr().out
     assert "<svg" in shown
@@ -125,12 +124,11 @@ def test_a_study_is_paused_and_resumed(inside: Browser, config: Path, door: Door
 
 def test_a_requester_can_be_made_to_leave_or_pause_nothing(config: Path, door: Door) -> None:
     kept = journal(as_requester(config))
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        for word, instead in (("leave", "moiety study cancel unit"), ("pause", "stop its agent to pause it")):
-            sent = client.post(f"/studies/{STUDY.name}/{word}", data=form(door), headers={"origin": ORIGIN})
-            assert sent.status_code == 409
-            assert instead in sent.text
+    client = entered(config, door)
+    for word, instead in (("leave", "moiety study cancel unit"), ("pause", "stop its agent to pause it")):
+        sent = client.post(f"/studies/{STUDY.name}/{word}", data=form(door), headers={"origin": ORIGIN})
+        assert sent.status_code == 409
+        assert instead in sent.text
     assert (kept.left, kept.paused) == (None, None)
 
 
@@ -156,14 +154,12 @@ def test_servers_problems_and_whether_an_agent_runs_are_shown(inside: Browser, c
 
 
 def test_the_privacy_budget_is_shown(config: Path, door: Door) -> None:
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        assert "has no budget" in client.get("/budget").text
+    client = entered(config, door)
+    assert "has no budget" in client.get("/budget").text
     config.write_text(config.read_text() + "\n[policy]\nepsilon = 3.0\n")
     door = Door(PORT)
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        text = client.get("/budget").text
+    client = entered(config, door)
+    text = client.get("/budget").text
     assert "epsilon 3, of which 0.0 percent are used" in text
     assert "epsilon 0.000 at delta 1e-05" in text
 
@@ -177,9 +173,8 @@ def test_what_was_spent_is_shown_study_by_study(config: Path, door: Door) -> Non
         privacy = PrivacySpec(record_clip=1.0, noise_multiplier=noise)
         study = STUDY.model_copy(update={"name": name, "privacy": privacy, "training": TrainingSpec(batch_size=16)})
         memory.charge(training_of(study, privacy, 100, 1), settings.policy)
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        text = " ".join(client.get("/budget").text.split())
+    client = entered(config, door)
+    text = " ".join(client.get("/budget").text.split())
     steps = {name: Steps(0.16, noise, 1) for name, noise in by_name.items()}
     for name, one in steps.items():
         cells = f'<td class="number">1</td><td class="number">{epsilon_of([one], 1e-3):.3f}</td>'
@@ -195,10 +190,9 @@ def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door) ->
     kept = StudyJournal(config.parent / "state", "noised")
     kept.write(kept.folder / "study.json", sign(noised, REQUESTER, keys(REQUESTER).signing))
     spends = present(foreseen_epsilon(noised, ROSTER, SitePolicy().delta))
-    with browser(config, door) as client:
-        client.get("/login", params={"token": door.token})
-        text = client.get("/studies/noised").text
-        german = client.get("/studies/noised", headers={"accept-language": "de"}).text
+    client = entered(config, door)
+    text = client.get("/studies/noised").text
+    german = client.get("/studies/noised", headers={"accept-language": "de"}).text
     assert f"<dt>epsilon</dt><dd>{spends.epsilon:.3f} at delta 1e-05, if all 7 rounds take place: of " in text
     assert "of one record at a site of" in text
     assert f"<dt>Epsilon</dt><dd>{spends.epsilon:.3f} bei Delta 1e-05, wenn alle 7 Runden stattfinden" in german
@@ -280,8 +274,8 @@ def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> N
         assert answer.headers["content-disposition"] == f'attachment; filename="alone-{which}.zip"'
         assert int(answer.headers["content-length"]) == len(answer.content)
     assert not list((config.parent / "state").glob("*.zip"))
-    with browser(config, Door(PORT)) as stranger:
-        assert stranger.get(f"/studies/{made.name}/models/last").status_code == 403
+    stranger = Browser(config, Door(PORT))
+    assert stranger.get(f"/studies/{made.name}/models/last").status_code == 403
 
 
 def test_what_left_is_summed(inside: Browser, config: Path) -> None:
@@ -289,7 +283,7 @@ def test_what_left_is_summed(inside: Browser, config: Path) -> None:
 
 
 def test_a_picture_escapes_names_and_leaves_out_what_is_no_number() -> None:
-    drawn = lines_over_rounds("weights", {"<c1>": [(1, 0.5), (2, float("nan")), (3, 1.5)], "none": []})
+    drawn = lines_over_rounds("weights", [("<c1>", 1, 0.5), ("<c1>", 2, float("nan")), ("<c1>", 3, 1.5)])
     assert "&lt;c1&gt;" in drawn
     assert "nan" not in drawn
-    assert lines_over_rounds("weights", {"c1": [(1, float("inf"))]}) == ""
+    assert lines_over_rounds("weights", [("c1", 1, float("inf"))]) == ""

@@ -13,15 +13,16 @@ from torch import nn
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import layer_shapes, load_personal, load_vector, model_vector, personal_vector
 from client_agent.learning.layers import Affine, Personalised, PersonalLayer, personal_parameters, shared_parameters
-from client_agent.learning.learner import PersonalState, TorchLearner
+from client_agent.learning.learner import PersonalState
 from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.scores import value_of
+from client_agent.learning.torch_learner import TorchLearner
 from client_agent.learning.trainer import train_round
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import ModelSpec, Study, TrainingSpec
 from protocol.shared_model import first_model
 from tests.kit.present import present
+from tests.kit.studies import study_of
 
 CPU = torch.device("cpu")
 SPEC = model_spec("mlp", (4,), (5,), 3, activation="tanh", personal=("input", "target"))
@@ -56,16 +57,7 @@ def loss(model, batch):
 
 
 def study(spec: ModelSpec = SPEC, training: TrainingSpec = SGD) -> Study:
-    return Study(
-        name="personal",
-        roster_digest="ab" * 32,
-        parameters=StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3),
-        rule=RuleSpec(name=RuleName.FEDAVG),
-        model=spec,
-        training=training,
-        rounds=5,
-        seed=1,
-    )
+    return study_of(spec, training=training, seed=1)
 
 
 @pytest.fixture
@@ -75,7 +67,7 @@ def data_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def learner(data_folder: Path, state: Path | None, **changes: Any) -> TorchLearner:
+def learner(data_folder: Path, state: Path, **changes: Any) -> TorchLearner:
     return TorchLearner(study(**changes), data_folder, None, "cpu", 7, state)
 
 
@@ -209,19 +201,13 @@ def test_what_a_site_sends_does_not_depend_on_layers_that_the_loss_does_not_reac
     assert sent[0] == sent[1]
 
 
-def test_personal_layers_need_a_folder(data_folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no folder to keep them in"):
-        learner(data_folder, None)
-    assert learner(data_folder, None, spec=model_spec("mlp", (4,), (5,), 3)).scores is not None
-
-
 def test_class_weights_are_refused_with_a_plugin(tmp_path: Path, data_folder: Path) -> None:
     path = tmp_path / "plugin.py"
     path.write_text(PLUGIN)
     spec = ModelSpec(kind="plugin", inputs=(4,), classes=3, layers=layer_shapes(nn.Linear(4, 3)))
     weighted = TrainingSpec(class_weights="inverse_frequency")
     with pytest.raises(ConfigurationError, match=r"plug-in's loss\(\) weighs classes itself"):
-        TorchLearner(study(spec, weighted), data_folder, path, "cpu", 7)
+        TorchLearner(study(spec, weighted), data_folder, path, "cpu", 7, tmp_path)
 
 
 def test_personal_state_keeps_the_last_rounds(tmp_path: Path) -> None:

@@ -13,11 +13,14 @@ from client_agent.learning.losses import cross_entropy
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.private_training import NOISE_STEPS, Grid, clipped_sum, private_round
 from client_agent.learning.sampling import drawing_probability, drawn_rows, steps_of
+from client_agent.learning.torch_learner import TorchLearner
 from client_agent.learning.trainer import take, train_round
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.ring import derive
 from protocol.errors import UnusableUpdate
 from protocol.messages.control import PrivacySpec, TrainingSpec
+from protocol.shared_model import first_model
+from tests.kit.studies import study_of
 
 CPU = torch.device("cpu")
 SEED = bytes(range(32))
@@ -168,19 +171,11 @@ def test_steps_of_a_round():
 
 
 def test_a_learner_draws_its_noise_from_the_system_whatever_the_seeds(tmp_path):
-    from client_agent.learning.learner import TorchLearner
-    from client_agent.learning.models import dimension
-    from protocol.parameters import StudyParameters
-    from protocol.shared_model import first_model
-    from tests.unit.client_agent.federation import study
-
     spec = model_spec("linear", (5,), (), 3)
-    private = study(StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3)).model_copy(
-        update={"model": spec, "training": EVERYBODY, "privacy": PRIVACY}
-    )
+    private = study_of(spec).model_copy(update={"training": EVERYBODY, "privacy": PRIVACY})
     for part in ("train", "test"):
         np.savez(tmp_path / f"{part}.npz", X=data().X, y=data().y)
-    learner = TorchLearner(private, tmp_path, None, "cpu", training_seed=1)
+    learner = TorchLearner(private, tmp_path, None, "cpu", 1, tmp_path)
     learner.prepare()
 
     one, other = (learner.update(first_model(private), 1) for _ in range(2))

@@ -14,15 +14,14 @@ from sksurv.linear_model.coxph import BreslowEstimator
 
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import load_personal, load_vector
-from client_agent.learning.models import completed, dimension, model_spec
-from client_agent.learning.plugin import load_plugin
-from client_agent.learning.predictions import Predicted
-from client_agent.learning.scoring import paired_scores, scores
+from client_agent.learning.metrics import Predicted, paired_scores, scores
+from client_agent.learning.models import completed, model_spec
+from client_agent.learning.plugin import load_plugin, study_model, study_plugin
 from client_agent.learning.settings import NO_SOURCES
 from client_agent.model.card import ModelCard, card_markdown
 from client_agent.model.export import export, load_exported
 from client_agent.model.prediction import features_of, kept_columns, write_predictions
-from client_agent.model.site_model import HeldModel, empty_network, held_model
+from client_agent.model.site_model import HeldModel, held_model
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd, RoundRecord, site_values
 from client_agent.site.journal import SiteState, StudyJournal
@@ -35,8 +34,6 @@ from protocol.messages.control import (
     ModelSpec,
     PrivacySpec,
     Purpose,
-    RuleName,
-    RuleSpec,
     Signed,
     Study,
     StudyEnd,
@@ -46,9 +43,9 @@ from protocol.messages.control import (
     TrainingSpec,
 )
 from protocol.messages.model import CLASSES, Buffers
-from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.shared_model import first_model
+from tests.kit import studies
 from tests.kit.present import present
 from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
 from tests.unit.client_agent.test_buffers import study as images_study
@@ -59,16 +56,7 @@ SPEC = model_spec("mlp", (3,), (4,), 2).named(NAMES, ("well", "ill"))
 
 
 def study_of(spec: ModelSpec = SPEC, task: TaskSpec = CLASSES) -> Study:
-    return Study(
-        name="alone",
-        roster_digest="ab" * 32,
-        parameters=StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3),
-        rule=RuleSpec(name=RuleName.FEDAVG),
-        task=task,
-        model=spec,
-        training=TrainingSpec(),
-        rounds=5,
-    )
+    return studies.study_of(spec, name="alone", task=task)
 
 
 def record(number: int, state: RoundEnd, took_part: tuple[str, ...] = ()) -> RoundRecord:
@@ -92,7 +80,7 @@ def held(study: Study | None = None, ended: StudyEndState | None = StudyEndState
         message = StudyEnd(study_digest=of.digest(), state=ended, cause=EndCause.POLICY, reason=reason)
         end = Signed[StudyEnd](message=message)
     state = SiteState(study_digest=of.digest(), training_seed=1, model_version=2, ended_by=end, site_key="cd" * 32)
-    network = empty_network(of, PLUGIN, NO_SOURCES)
+    network = study_model(of, study_plugin(of, PLUGIN))
     load_vector(network, first_model(of))
     records = (record(1, RoundEnd.RELEASED, ("requester", "c1")), record(2, RoundEnd.ALONE))
     return HeldModel(of, state, 2, first_model(of), network.eval(), records)
@@ -306,7 +294,7 @@ def of_plugin(folder: Path, returned: str = RETURNED) -> HeldModel:
     plugin.write_text(TIED.replace("RETURNED", returned))
     empty = ModelSpec(kind="plugin", inputs=(3,), classes=2, layers=()).named(NAMES, ("well", "ill"))
     of = study_of(completed(empty, load_plugin(plugin).made(0)))
-    network = empty_network(of, plugin, NO_SOURCES)
+    network = study_model(of, study_plugin(of, plugin))
     load_vector(network, first_model(of))
     return replace(held(study_of()), study=of, network=network.eval())
 
@@ -400,7 +388,7 @@ def survivors(folder: Path, seed: int = 0) -> tuple[HeldModel, Examples]:
     train = Examples(X, y)
     save_folder(folder / "data", LocalData(train, train, names=DataNames(NAMES)))
     of = study_of(model_spec("linear", (3,), (), 1).named(NAMES, ()), TaskSpec(kind=TaskKind.SURVIVAL))
-    network = empty_network(of, None, NO_SOURCES)
+    network = study_model(of, study_plugin(of, None))
     load_vector(network, np.array([1.0, 0.1, -0.2, 3.0], np.float32))
     return replace(held(), study=of, network=network.eval()), train
 

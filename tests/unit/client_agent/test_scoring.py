@@ -13,9 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from sksurv.linear_model import CoxPHSurvivalAnalysis
 from sksurv.metrics import integrated_brier_score
 
-from client_agent.learning.predictions import NotComputable, Predicted, area_under_roc, mean_log_loss, share_right
+from client_agent.learning.metrics import NotComputable, Predicted, area_under_roc, final_scores, mean_log_loss, scores
 from client_agent.learning.scores import METRICS, MetricName, Score, shown_score, value_of
-from client_agent.learning.scoring import final_scores, scores
 from client_agent.page.charts import COLOURS, Curve, chart, document, figure, table, ticks
 from protocol.messages.control import TaskKind, TaskSpec
 from tests.kit.present import present
@@ -167,7 +166,6 @@ def test_the_bits_are_those_of_scikit_learn(classes: int, examples: int, levels:
     random = np.random.default_rng([classes, examples, levels])
     y = random.permutation(np.append(np.arange(classes), random.integers(0, classes, examples - classes)))
     p = random.multinomial(levels, random.dirichlet(np.full(classes, 0.3), examples)) / levels
-    chosen = p.argmax(axis=1)
     area = (
         metrics.roc_auc_score(y, p[:, 1])
         if classes == 2
@@ -175,7 +173,8 @@ def test_the_bits_are_those_of_scikit_learn(classes: int, examples: int, levels:
     )
     assert area_under_roc(y, p) == area
     assert mean_log_loss(y, p) == metrics.log_loss(y, p, labels=np.arange(classes))
-    assert share_right(y, chosen) == metrics.accuracy_score(y, chosen)
+    likeliest = scores(predicted(TaskKind.CLASSES, p, y), {MetricName.ACCURACY})
+    assert value_of(likeliest, "accuracy") == metrics.accuracy_score(y, p.argmax(axis=1))
 
 
 def test_one_score_for_everybody_is_half() -> None:

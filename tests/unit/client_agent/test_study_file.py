@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from client_agent.cli.agent import app as agent_app
-from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, save_folder
-from client_agent.learning.data_check import names_of
+from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, names_of, save_folder
 from client_agent.learning.sampling import steps_of
-from client_agent.learning.study_file import FinishTable, finish_from_toml, study_from_toml
+from client_agent.learning.study_file import FinishTable, parse_study_table, study_from_toml
 from client_agent.site.privacy_budget import Steps, epsilon_of
 from protocol.errors import ConfigurationError
 from protocol.messages.control import MOST_COUNTS_ROUNDS, Purpose, RuleName, TrainingSpec
@@ -161,8 +160,8 @@ def test_rules_that_weigh_by_risk_run_over_servers_but_not_under_ckks(rule: str)
 
 def test_the_finish_is_read_beside_the_study_and_is_no_part_of_it() -> None:
     text = GOOD + '\n[finish]\nchoose = "leave_one_out"\n'
-    assert finish_from_toml(text, "s.toml") == FinishTable(choose="leave_one_out")
-    assert finish_from_toml(GOOD, "s.toml") is None
+    assert parse_study_table(text, "s.toml").finish == FinishTable(choose="leave_one_out")
+    assert parse_study_table(GOOD, "s.toml").finish is None
     assert (
         study_from_toml(text, "s.toml", ROSTER, None).digest() == study_from_toml(GOOD, "s.toml", ROSTER, None).digest()
     )
@@ -171,16 +170,16 @@ def test_the_finish_is_read_beside_the_study_and_is_no_part_of_it() -> None:
 @pytest.mark.parametrize("table", ["held_out = 1.0", "held_out = 0.0", 'choose = "test"', "pull = 1.0"])
 def test_a_finish_that_makes_no_sense_is_refused(table: str) -> None:
     with pytest.raises(ConfigurationError, match="finish"):
-        finish_from_toml(f"{GOOD}\n[finish]\n{table}\n", "s.toml")
+        parse_study_table(f"{GOOD}\n[finish]\n{table}\n", "s.toml")
     with pytest.raises(ConfigurationError, match="no model is trained"):
-        finish_from_toml(re.sub(r"rounds = \d+", "rounds = 0", GOOD) + "\n[finish]\n", "s.toml")
+        parse_study_table(re.sub(r"rounds = \d+", "rounds = 0", GOOD) + "\n[finish]\n", "s.toml")
 
 
 def test_noise_of_the_servers_is_refused_with_what_takes_its_place() -> None:
     text = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
     text += '[privacy]\nunit = "site"\nnoise_multiplier = 2.0\n'
     said = r"s.toml: .*privacy.unit 'site', .* no longer exists: take unit = 'record'.*privacy_budget.md"
-    for parse in (partial(study_from_toml, roster=ROSTER, plugin=None), finish_from_toml):
+    for parse in (partial(study_from_toml, roster=ROSTER, plugin=None), parse_study_table):
         with pytest.raises(ConfigurationError, match=said):
             parse(text, "s.toml")
 

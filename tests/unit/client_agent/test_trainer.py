@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.evaluation import evaluate, predicted
+from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.losses import Batch, cross_entropy
 from client_agent.learning.models import build_model, model_spec
@@ -21,7 +21,6 @@ from client_agent.learning.trainer import (
     loss_gradient,
     rate_factor,
 )
-from protocol.errors import ConfigurationError
 from protocol.messages.control import TrainingSpec
 
 CPU = torch.device("cpu")
@@ -211,12 +210,6 @@ def test_the_probe_is_taken_without_dropout_and_keeps_the_training_mode() -> Non
     assert model.training
 
 
-def test_a_probe_without_examples_is_refused() -> None:
-    model = build_model(model_spec("linear", (3,), (), 2), 1)
-    with pytest.raises(ConfigurationError, match="at least one validation example"):
-        loss_gradient(model, Examples(np.zeros((0, 3), np.float32), np.zeros(0, np.int64)), torch.device("cpu"))
-
-
 def test_site_seeds_differ_by_site_and_study() -> None:
     seeds = {site_seed(study, site) for study in range(5) for site in ("a", "b", "ab")}
     assert len(seeds) == 15
@@ -313,13 +306,3 @@ def test_local_sgd_draws_dropout_from_the_seed() -> None:
     torch.manual_seed(99)
     np.testing.assert_array_equal(of(1, 3), first)
     assert not np.array_equal(of(1, 4), first)
-
-
-def test_predictions_are_the_likeliest_classes() -> None:
-    model = build_model(SPEC, 1).train()
-    found = predicted(model, DATA, CPU)
-    with torch.no_grad():
-        np.testing.assert_array_equal(found, model(torch.from_numpy(DATA.X)).argmax(dim=1).numpy())
-    assert model.training
-    assert len(predicted(model, Examples(DATA.X[:0], DATA.y[:0]), CPU)) == 0
-    assert np.mean(found == DATA.y) == evaluate(model, DATA, CPU).accuracy

@@ -40,19 +40,27 @@ def written(folder: Path, text: str | bytes, name: str = "table.csv") -> Path:
     return path
 
 
-def report(made: TableSchema, path: Path, site: SiteTable = PLAIN, **more: Any) -> Report:
+def _tables(made: TableSchema, path: Path, site: SiteTable, test: Path | None, outcomes_differ: bool) -> Tables:
     findings = Findings()
-    test = more.pop("test", None)
     apart = None if test is None else open_table(test, site, findings, header=made.header)
-    return check(made, open_table(path, site, findings, header=made.header), site, findings, test=apart, **more)
+    return Tables(open_table(path, site, findings, header=made.header), site, findings, apart, outcomes_differ)
 
 
-def prepare(made: TableSchema, path: Path, site: SiteTable = PLAIN, **more: Any) -> Prepared:
-    findings = Findings()
-    test = more.pop("test", None)
-    apart = None if test is None else open_table(test, site, findings, header=made.header)
-    table = open_table(path, site, findings, header=made.header)
-    return prepared(made, Tables(table, site, findings, apart), **more)
+def report(
+    made: TableSchema, path: Path, site: SiteTable = PLAIN, test: Path | None = None, outcomes_differ: bool = True
+) -> Report:
+    return check(made, _tables(made, path, site, test, outcomes_differ))
+
+
+def prepare(
+    made: TableSchema,
+    path: Path,
+    site: SiteTable = PLAIN,
+    test: Path | None = None,
+    outcomes_differ: bool = True,
+    **more: Any,
+) -> Prepared:
+    return prepared(made, _tables(made, path, site, test, outcomes_differ), **more)
 
 
 def cleveland_schema() -> TableSchema:

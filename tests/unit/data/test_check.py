@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from client_agent.data.findings import Problem
-from client_agent.data.site_table import SiteColumn, SiteTable, read_site_table
+from client_agent.data.site_table import SiteColumn, SiteTable
 from protocol.errors import ConfigurationError
 from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, SEEN, WHO, report, schema, written
 
@@ -66,15 +66,11 @@ def test_what_is_wrong_is_named(
     assert said in finding.text
 
 
-def test_what_one_row_lacks_is_one_finding(tmp_path: Path) -> None:
-    found = report(schema(), written(tmp_path, GOOD.replace("70,", "x,")))
-    assert [finding.problem for finding in found.findings] == [Problem.NOT_A_NUMBER]
-
-
 @pytest.mark.parametrize(
     ("columns", "text", "problem"),
     [
         ((), "age,chol,pain,ill\n50,x,1,0\n60,y,2,1\n", Problem.NOT_A_NUMBER),
+        ((), GOOD.replace("70,", "x,"), Problem.NOT_A_NUMBER),
         ((), "age,chol,pain,ill\n500,?,1,0\n600,3,2,1\n", Problem.OUT_OF_RANGE),
         ((), "age,chol,pain,ill\n50,1,1,no\n60,3,2,yes\n", Problem.UNDECLARED),
         ((), "age,chol,pain,ill\n50,1,1,0\n60,3,2,yes\n", Problem.UNDECLARED),
@@ -152,46 +148,6 @@ def test_the_sites_own_names_units_and_words(tmp_path: Path) -> None:
     assert report(schema(), written(tmp_path, text), site).fits
     pointed = report(schema(), written(tmp_path, text.replace("50,5", "1.050")), site)
     assert [finding.problem for finding in pointed.findings] == [Problem.NOT_A_NUMBER]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[columns.chole]\nname = 'x'", "the schema has no column 'chole'"),
-        ("[columns.chol]\nfactor = 2.0", "say which, with unit"),
-        ("encoding = 'utf8x'", "Python knows no such encoding"),
-        ("separater = ';'", "did you mean 'separator'"),
-    ],
-)
-def test_a_sites_file_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        read_site_table(written(tmp_path, text, "site.toml"), schema())
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "is empty"),
-        (b"PK\x03\x04rest of a workbook", "is a spreadsheet or another archive: save or unpack it as CSV"),
-        (b"\x1f\x8bgz", "is compressed"),
-        (b"age;chol\n1;2\n", "separator = ';' in the site's file"),
-        (b"age\tchol\n1\t2\n", r"separator = '\\t'"),
-        ("âge,chol,pain,ill\n5,1,1,0\n".encode("latin-1"), "not written in utf-8: say encoding = 'latin-1'"),
-        (GOOD.encode() + b"50,200,\xe9,1\n", "not written in utf-8"),
-        (GOOD.encode("utf-16"), "not written in utf-8|zero bytes"),
-    ],
-)
-def test_a_file_that_is_no_such_table_says_what_it_looks_like(tmp_path: Path, content: bytes, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        report(schema(), written(tmp_path, content))
-
-
-def test_other_encodings_and_byte_order_marks(tmp_path: Path) -> None:
-    assert report(schema(), written(tmp_path, b"\xef\xbb\xbf" + GOOD.encode())).fits
-    for encoding in ("latin-1", "utf-16"):
-        made = schema({**AGE, "name": "âge"}, CHOL, PAIN, ILL)
-        path = written(tmp_path, GOOD.replace("age", "âge").encode(encoding))
-        assert report(made, path, SiteTable(encoding=encoding)).fits
 
 
 def test_parquet_is_read_as_text_is(tmp_path: Path) -> None:

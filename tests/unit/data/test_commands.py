@@ -153,19 +153,6 @@ columns = [
 """
 
 
-def test_a_column_of_one_value_is_prepared_as_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [f"{30 + n % 50},98.6,{n % 2}" for n in range(60)]
-    file = written(tmp_path, "\n".join(["age,platelets,ill", *rows]))
-    study, out = written(tmp_path, STUDY, "study.toml"), tmp_path / "data"
-    assert data("prepare", file, "--study", study, "--out", out) == 0
-    (_, platelets) = json.loads((out / "transformation.json").read_text())["fitted"][:2]
-    assert (platelets["centre"], platelets["spread"]) == (98.6, 1.0)
-    wide = written(tmp_path, file.read_text().replace("98.6,0", "1e200,0"), "wide.csv")
-    capsys.readouterr()
-    assert data("prepare", wide, "--study", study, "--out", out) == 2
-    assert "column 'platelets': its numbers are too large" in capsys.readouterr().err
-
-
 def test_parted_thousands_are_read_once_the_site_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f'{30 + n},"{n % 3 + 1},{n}50",{n % 2}' if n < 10 else f"{30 + n},850,{n % 2}" for n in range(12)]
     file = written(tmp_path, "\n".join(["age,platelets,ill", *rows]).replace(",050", ",200"))

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from client_agent.data.column_match import own_columns
 from client_agent.data.database import query_table
 from client_agent.data.prepare import Prepared, write
-from client_agent.data.rows import ROWS_FILE, kept_own_columns
+from client_agent.data.rows import ROWS_FILE, kept_own_columns, own_columns
 from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable
 from client_agent.data.transformation import transform_file
 from client_agent.study.summary import asked_of_classes

@@ -199,12 +199,6 @@ def test_no_prediction_for_a_row_that_does_not_fit(tmp_path: Path, row: dict[str
     assert "SECRET" not in caught.value.detail
 
 
-def test_patients_of_both_files_are_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "age,ill,who\n50,0,a\n51,1,b\n")
-    with pytest.raises(ConfigurationError, match="2 patients have rows in both files"):
-        prepare(schema(AGE, ILL, WHO), path, test=path)
-
-
 def test_sides_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     made_by: TableSchema = schema(AGE, ILL, WHO, **AS_IT_IS)
     rows = [f"{20 + n},{n % 2},p{n // 2}" for n in range(40)]
@@ -221,7 +215,7 @@ def fitted(values: Sequence[float]) -> tuple[ColumnFit, Prepared]:
     of_file = schema({**CHOL, "missing": "refuse"}, ILL)
     pairs = [(value, n % 2) for n, value in enumerate(values)]
     table = pa.table({"chol": [repr(value) for value, _ in pairs], "ill": [str(ill) for _, ill in pairs]})
-    made = prepared(of_file, Tables(table_of(table, "made up"), PLAIN, Findings()), outcomes_differ=False)
+    made = prepared(of_file, Tables(table_of(table, "made up"), PLAIN, Findings(), outcomes_differ=False))
     return made.transformation.fitted[0], made
 
 

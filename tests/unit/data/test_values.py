@@ -278,9 +278,36 @@ def test_an_id_is_one_patients_in_every_notation_of_a_number(tmp_path: Path, sit
     assert report(schema(AGE, ILL, WHO), training, site, test=others).fits
 
 
+_NO_TEXT = [
+    "hex",
+    "rot13",
+    "zip",
+    "base64",
+    "bz2",
+    "undefined",
+    "punycode",
+    "idna",
+    "unicode_escape",
+    "raw_unicode_escape",
+]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("[columns.chole]\nname = 'x'", "the schema has no column 'chole'"),
+        ("[columns.chol]\nfactor = 2.0", "say which, with unit"),
+        ("encoding = 'utf8x'", "Python knows no such encoding"),
+        ("separater = ';'", "did you mean 'separator'"),
+        *((f"encoding = '{name}'", "it is no encoding of text") for name in _NO_TEXT),
+        ('encoding = "utf\\u0000"', "Python knows no such encoding"),
+        *((f"separator = '{one}'", "a separator is one character") for one in ('"', "", ";;", "a", ".", "-")),
+        ("skip_lines = -1", "greater than or equal to 0"),
+        ("skip_lines = true", "valid integer"),
+        (
+            '[columns."gr\u00f6\u00dfe"]\nunit = "g"\n[columns."gro\u0308\u00dfe"]\n',
+            "two columns have one name, written with other characters",
+        ),
         ("thousands = ';'", "parted by ',', '.', ' '"),
         ("thousands = '.'", "decimal and thousands are both '.'"),
         ("decimal = ','\nthousands = ','", "decimal and thousands are both ','"),
@@ -296,7 +323,7 @@ def test_an_id_is_one_patients_in_every_notation_of_a_number(tmp_path: Path, sit
         ),
     ],
 )
-def test_a_sites_file_that_says_nothing_of_a_column_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_sites_file_that_cannot_be_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read_site_table(written(tmp_path, text, "site.toml"), schema(AGE, CHOL, ILL, SEEN, WHO))
 

@@ -9,8 +9,7 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.trainer import loss_gradient, take
-from client_agent.learning.update_noise import sample_gradients
+from client_agent.learning.trainer import loss_gradient, sample_gradients, take
 from harness.attack.attacked_study import AttackedStudy
 from harness.attack.membership import (
     InferenceLine,
