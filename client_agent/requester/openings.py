@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.net.watch import at_both
-from client_agent.requester.judgement import RequesterFacts, RoundRule, judge, judge_sum
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
@@ -32,6 +31,7 @@ from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
 from protocol.rounds.agreement import check_transcript
+from protocol.rounds.judgement import RequesterFacts, RoundRule, judge, judge_sum
 from protocol.rules.interface import Measured
 from protocol.sharing import ChunkSource, Side
 

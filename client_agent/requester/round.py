@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 
 from client_agent.net.envelopes import Body
 from client_agent.net.watch import at_both, same_round
-from client_agent.requester.judgement import RequesterFacts
 from client_agent.requester.openings import Openings, query_vector, seal_queries
 from client_agent.requester.own_update import Probe, kept_from_mean, learns_from, make_probe, own_noise, probe_file
 from client_agent.requester.state import Refused, RoundPlan, Settled
@@ -47,6 +46,7 @@ from protocol.messages.control import (
 )
 from protocol.parameters import Needs
 from protocol.rounds.evidence import PastRelease
+from protocol.rounds.judgement import RequesterFacts
 from protocol.sharing import Side
 from protocol.text import printable
 

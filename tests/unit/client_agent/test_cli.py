@@ -39,7 +39,7 @@ from protocol.sharing import Side
 from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
-from tests.unit.client_agent.test_judging import record
+from tests.unit.client_agent.test_rewards import record
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
 BROKEN_PLUGIN = """

@@ -11,7 +11,6 @@ import pytest
 
 from client_agent.learning.update_noise import UpdateNoise
 from client_agent.requester.admission import bring_up_to_date, show_model
-from client_agent.requester.judgement import Judgement
 from client_agent.requester.measurement import MeasuringRound
 from client_agent.requester.openings import Opened, Openings
 from client_agent.requester.own_update import keep_from_mean, kept_from_mean, learns_from, own_noise
@@ -34,6 +33,7 @@ from protocol.messages.control import (
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_release
+from protocol.rounds.judgement import Judgement
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.rules.interface import Measured, PairDistance

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client_agent.requester.judgement import RequesterFacts, longest_distance
 from client_agent.requester.openings import Openings, open_sites
 from client_agent.requester.state import RoundPlan
 from client_agent.site.journal import StudyJournal
@@ -25,6 +24,7 @@ from protocol.messages.control import (
 from protocol.mpc.measurement import OpeningShare
 from protocol.parameters import RANGE_PROJECTIONS
 from protocol.rounds.agreement import transcript
+from protocol.rounds.judgement import RequesterFacts, longest_distance
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
