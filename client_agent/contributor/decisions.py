@@ -11,18 +11,17 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.net.envelopes import Body
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
-from client_agent.site.context import RELAY, reconcile
+from client_agent.site.context import reconcile
 from client_agent.site.events import EventKind
 from client_agent.site.failpoints import Point
 from client_agent.site.letters import CountedClasses, WeightMail
 from client_agent.study.contribution import contribution_bytes
 from client_agent.study.isolation import agree_to_sum, colluders, note_sum, show_sum
+from client_agent.study.mail import fetched, notice
 from client_agent.study.participant import Participant
 from client_agent.study.release import require_skip
 from client_agent.study.sum_rows import agree_to_cohort, drop_sum
-from host.files import write_durably
 from protocol.errors import (
     AnnouncementMismatch,
     Clause,
@@ -39,9 +38,8 @@ from protocol.errors import (
     UnusableUpdate,
     refusal,
 )
-from protocol.messages import paths
-from protocol.messages.control import Announcement, Decline, RoundView, Signed, WeightList, require_signatures, sign
-from protocol.messages.letter import open_letter, seal_letter, told
+from protocol.messages.control import Announcement, Decline, RoundView, Signed, WeightList, require_signatures
+from protocol.messages.letter import LetterKind, Topic, told
 from protocol.policy.clauses import Terms, check_altered_sums, check_discarded_sums, check_weight_list
 from protocol.policy.memory import remember_contribution, remember_skip
 from protocol.protection.ckks import check_key
@@ -137,9 +135,9 @@ class Decisions:
         owner, context = self._owner, self._context
         clause = error.clause if isinstance(error, PolicyRefusal) else None
         folder = owner.journal.round_folder(announcement.round)
-        letter = folder / "decline.sealed"
-        if not letter.exists():
-            decline = Decline(
+
+        def write() -> Decline:
+            return Decline(
                 study_digest=owner.study_digest,
                 round=announcement.round,
                 site=context.site,
@@ -147,15 +145,12 @@ class Decisions:
                 clause=clause,
                 reason=told(self._told(announcement, error)),
             )
-            signed = sign(decline, context.site, context.keys.signing)
-            to = owner.requester_party
-            sealed = seal_letter(signed, "decline", owner.study_digest, context.site, to, announcement.round)
-            write_durably(letter, sealed)
-        topic = paths.fill(paths.DECLINE_TOPIC, round=announcement.round)
-        body = Body.of(letter.read_bytes())
+
+        topic = Topic(LetterKind.DECLINE, announcement.round)
+        body = notice(owner, folder / "decline.sealed", topic, write)
         for side in Side:  # each server closes the round by the letters that it holds itself
             try:
-                context.clients[side].put_mail(owner.study.name, topic, context.roster.requester, body)
+                context.clients[side].put_mail(owner.study.name, str(topic), context.roster.requester, body)
             except RefusedMessage as refused:  # too late, or came with other bytes: this site declines all the same
                 owner.problem(announcement.round, refused.detail)
         decision = Decision(
@@ -225,20 +220,8 @@ class Decisions:
                 )
 
     def _weight_mail(self, announcement: Announcement) -> WeightMail:
-        context, requester = self._context, self._context.roster.requester
-        topic = paths.fill(paths.WEIGHTS_TOPIC, round=announcement.round)
-        name, most = self._owner.study.name, self._owner.letter_bytes
-        sealed = context.clients[RELAY].get_mail(name, topic, context.site, requester, most)
-        mail = open_letter(
-            sealed,
-            WeightMail,
-            "weights",
-            self._owner.study_digest,
-            requester,
-            context.site,
-            announcement.round,
-            context.keys.sealing,
-        )
+        topic = Topic(LetterKind.WEIGHTS, announcement.round)
+        mail = fetched(self._owner, topic, self._context.roster.requester, WeightMail)
         if mail.weight_list.digest() != announcement.weight_list_digest:
             raise AnnouncementMismatch(
                 f"round {announcement.round}: the weight list is not the announced one; nothing is contributed"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from client_agent.contributor.consent import approved, resumed, tell_hindrance
+from client_agent.contributor.consent import approved, refused_study, resumed, send_refusal, tell_hindrance
 from client_agent.contributor.decisions import Decision, Decisions
 from client_agent.contributor.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
 from client_agent.net.exchange import pause_after
@@ -22,7 +22,6 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
 from client_agent.study.isolation import note_welcomed, show_sum
 from client_agent.study.participant import Participant
-from client_agent.study.refusals import refused_study, send_refusal
 from client_agent.study.release import ShownEnds, shown_ends, shown_outcome
 from client_agent.study.sum_rows import drop_sum
 from client_agent.study.transcripts import keep_transcript

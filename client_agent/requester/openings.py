@@ -24,7 +24,6 @@ from protocol.messages.control import (
     RoundView,
     Signed,
     require_signatures,
-    sign,
 )
 from protocol.mpc import measurement
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
@@ -209,7 +208,7 @@ class Openings:
         return Opened(
             measured=judged.measured,
             left_out=judged.failed,
-            release_set=sign(release, own, self._context.keys.signing) if enough else None,
+            release_set=owner.signed(release) if enough else None,
         )
 
     def numerator(self, site: str) -> int:

@@ -7,13 +7,13 @@ that leaves is journalled first, so a restart takes the same turns again with th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.net.envelopes import Body
 from client_agent.net.watch import at_both, same_round
 from client_agent.requester.openings import Openings, query_vector, seal_queries
 from client_agent.requester.own_update import Probe, kept_from_mean, learns_from, make_probe, own_noise, probe_file
+from client_agent.requester.postbox import send_weights
 from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.requester.study import RequesterStudy
 from client_agent.requester.tag_checks import TagChecks, Wrong
@@ -21,6 +21,7 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.failpoints import Point
 from client_agent.site.letters import WeightMail
 from client_agent.study.contribution import EncodedUpdate
+from client_agent.study.mail import senders
 from client_agent.study.release import shown_outcome
 from client_agent.study.transcripts import keep_transcript
 from host.files import write_durably
@@ -37,6 +38,7 @@ from protocol.errors import (
 )
 from protocol.messages.control import (
     Announcement,
+    Decline,
     RoundOutcome,
     RoundState,
     RoundView,
@@ -44,6 +46,7 @@ from protocol.messages.control import (
     StudyView,
     require_signatures,
 )
+from protocol.messages.letter import LetterKind, Topic
 from protocol.parameters import Needs
 from protocol.rounds.evidence import PastRelease
 from protocol.rounds.judgement import RequesterFacts
@@ -100,7 +103,6 @@ def _shown(view: RoundView | None) -> str:
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _UNREADABLE: Final = "its letter cannot be read"
-_DECLINE_PREFIX: Final = "decline-{round}/"
 
 
 class RequesterRound:
@@ -142,7 +144,7 @@ class RequesterRound:
         mail = WeightMail(
             weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped, counted=plan.counted
         )
-        owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed, owner.missed_by))
+        owner.retried(lambda: send_weights(owner, mail, self._announcement.listed))
 
         def announce(side: Side) -> None:
             owner.journal.reach(Point.BEFORE_ANNOUNCED)
@@ -316,21 +318,14 @@ class RequesterRound:
             owner.problem(self._number, "the sum's tags are wrong: nothing is opened, and the round ends without a sum")
 
     def _read_declines(self, view: StudyView) -> None:
-        prefix = _DECLINE_PREFIX.format(round=self._number)
-        for entry in view.mail:
-            sender = entry.removeprefix(prefix)
-            if not entry.startswith(prefix) or sender in self._declines or sender not in self._announcement.listed:
+        topic = Topic(LetterKind.DECLINE, self._number)
+        for sender in senders(view, topic):
+            if sender in self._declines or sender not in self._announcement.listed:
                 continue
-            if entry in self._owner.progress.unreadable:
-                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
-                continue
-            try:
-                decline = self._owner.retried(partial(self._owner.postbox.read_decline, self._number, sender))
-            except UnknownResource:  # the view names it and it is not there: look again with the next view
-                continue
-            except RefusedMessage as unreadable:
-                self._owner.put_aside(entry, prefix, unreadable.detail)
-                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
+            decline = self._owner.heard(topic, sender, Signed[Decline])
+            if decline is None:
+                if f"{topic}/{sender}" in self._owner.progress.unreadable:
+                    self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
                 continue
             reason = printable(decline.reason)
             self._declines[sender] = Refused(sender, decline.code, decline.clause, reason)

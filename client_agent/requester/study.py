@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
 from client_agent.net.exchange import pause_after
 from client_agent.net.watch import Stopped
-from client_agent.requester.postbox import Postbox
 from client_agent.requester.state import RequesterState, Settled
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
+from client_agent.study.mail import Notice, read_notice
 from client_agent.study.participant import Participant
 from client_agent.study.release import shown_ends
 from client_agent.study.sum_rows import drop_sum
-from protocol.errors import Clause, ConfigurationError, PolicyRefusal, RosterUnknown, Unavailable
-from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView, sign
+from protocol.errors import (
+    Clause,
+    ConfigurationError,
+    PolicyRefusal,
+    RefusedMessage,
+    RosterUnknown,
+    Unavailable,
+    UnknownResource,
+)
+from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
+from protocol.messages.letter import LetterKind, Topic
 from protocol.policy.memory import remember_skip
 from protocol.policy.site_policy import list_terms
 from protocol.rounds.evidence import PastRelease
@@ -61,7 +71,6 @@ class RequesterStudy(Participant):
         self._path = journal.folder / "requester.json"
         known = journal.read(self._path, RequesterState)
         self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
-        self.postbox = Postbox(self)
 
     def trained(self, round_number: int) -> Vector:
         """As at every site. Raises: ConfigurationError, where a person must mend this site's count of its budget"""
@@ -77,14 +86,25 @@ class RequesterStudy(Participant):
         self.progress = self.progress.model_copy(update=changes)
         self.journal.write(self._path, self.progress)
 
-    def put_aside(self, entry: str, kept: str, why: str) -> None:
-        """A letter that cannot be read is named once, with its sender, and not fetched again, restarts included.
+    def heard(self, topic: Topic, sender: str, form: type[Signed[Notice]]) -> Notice | None:
+        """A site's notice that a view names; None where it is not there, or cannot be read.
 
-        Of the letters put aside before, those whose entry begins with ``kept`` stay remembered.
+        One that cannot be read is named once, with its sender, and not fetched again, restarts included.
+        Raises: Stopped
         """
-        before = tuple(other for other in self.progress.unreadable if other.startswith(kept))
-        self.keep(unreadable=(*before, entry))
-        self.problem(None, f"the letter {entry} cannot be read: {why}")
+        entry = f"{topic}/{sender}"
+        if entry in self.progress.unreadable:
+            return None
+        try:
+            return self.retried(partial(read_notice, self, topic, sender, form))
+        except UnknownResource:  # look again with the next view
+            return None
+        except RefusedMessage as refused:
+            kept = {str(topic), LetterKind.REFUSAL.value, LetterKind.HINDERED.value}
+            before = tuple(other for other in self.progress.unreadable if other.partition("/")[0] in kept)
+            self.keep(unreadable=(*before, entry))
+            self.problem(None, f"the letter {entry} cannot be read: {refused.detail}")
+            return None
 
     def led_here(self) -> PastRelease | None:
         """The release that led to the present model; None for version 0."""
@@ -130,7 +150,7 @@ class RequesterStudy(Participant):
         )
         self.journal.reach(Point.BEFORE_END_JOURNALLED)
         self.keep(
-            end=sign(end, self.context.site, self.context.keys.signing),
+            end=self.signed(end),
             why=f"{state.value}: {why or reason}",
             alone=state is StudyEndState.LOCAL_ONLY,
         )

@@ -26,7 +26,6 @@ from protocol.messages.control import (
     TagSeed,
     TagsFailed,
     TagShares,
-    sign,
 )
 from protocol.sharing import Side
 from protocol.tag_verdicts import judged, require_check, require_commitment, wrong_tags
@@ -111,7 +110,7 @@ class TagChecks:
 
         checks = at_both(checked, self._context.clock)
         stated = judged(release.message, (committed[Side.A], committed[Side.B]), (checks[Side.A], checks[Side.B]))
-        signed = sign(stated, self._context.site, self._context.keys.signing)
+        signed = owner.signed(stated)
         said = Said(go=signed) if isinstance(stated, Go) else Said(failed=signed)
         owner.journal.reach(Point.BEFORE_TAGS_JUDGED)
         owner.journal.write(self._folder(a.attempt) / "tags.json", said)

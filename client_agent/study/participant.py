@@ -40,8 +40,7 @@ from host.files import MemoryFile, write_durably
 from protocol.arithmetic.fixed_point import Layers, clip, encode
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation, SumAltered
-from protocol.messages.control import Announcement, OutputHeader, Party, Purpose, WeightList
-from protocol.messages.letter import LetterKind, most_bytes
+from protocol.messages.control import Announcement, Message, OutputHeader, Party, Purpose, Signed, WeightList, sign
 from protocol.policy.memory import SiteMemory, remember_left_out, remember_release
 from protocol.protection.ckks import derive_key, key_id_in, require_scheme
 from protocol.protection.interface import AtSite, Encoded, UnderKey
@@ -54,6 +53,7 @@ from protocol.sharing import Side, split_chunk
 from protocol.summary.protection import Question
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 ENCODED_RECORD: Final = "encoded.json"
 NOISED_UPDATE: Final = "noised.f32"
 
@@ -94,10 +94,9 @@ class Participant(StudyAtSite):
         roster = self.context.roster
         return next(party for party in roster.sites if party.name == roster.requester)
 
-    @property
-    def letter_bytes(self) -> int:
-        """The longest welcome or weight list of this study; nothing longer is read."""
-        return most_bytes(LetterKind.WEIGHTS, self.study, len(self.context.roster.sites))
+    def signed(self, message: M) -> Signed[M]:
+        """A message with this site's signature."""
+        return sign(message, self.context.site, self.context.keys.signing)
 
     def first_kept(self) -> Vector:
         """Version 0 as this site derives it, with the server optimiser's first moments behind it."""

@@ -38,8 +38,8 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.messages.control import MAX_CONTROL_BYTES, Signed, Study, StudyIndex, StudyView
-from protocol.messages.letter import NOTICE_SEALED_BYTES
+from protocol.messages.control import MAX_CONTROL_BYTES, Decline, Signed, Study, StudyIndex, StudyView
+from protocol.messages.letter import NOTICE_SEALED_BYTES, parse_topic
 from protocol.sharing import Side
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import PARAMETERS, REQUESTER, ROSTER, keys, study
@@ -307,10 +307,16 @@ def test_a_bad_decline_is_read_once(bench: RequesterBench) -> None:
 
 
 def test_letters_put_aside_are_forgotten_with_their_round(bench: RequesterBench) -> None:
-    for entry, kept in (("refusal/c1", "refusal"), ("refusal/c2", "refusal"), ("decline-1/c1", "decline-1/")):
-        bench.requester.put_aside(entry, kept, "x")
-    bench.requester.put_aside("decline-2/c1", "decline-2/", "x")
-    assert bench.requester.progress.unreadable == ("decline-2/c1",)
+    for topic, site in (
+        ("refusal", "c1"),
+        ("hindered", "c1"),
+        ("refusal", "c2"),
+        ("decline-1", "c1"),
+        ("decline-2", "c1"),
+    ):
+        bench.servers[Side.A].mail[f"{topic}/{REQUESTER}"] = bytes(NOTICE_SEALED_BYTES)
+        assert bench.requester.heard(parse_topic(topic), site, Signed[Decline]) is None
+    assert bench.requester.progress.unreadable == ("refusal/c1", "hindered/c1", "refusal/c2", "decline-2/c1")
 
 
 # --- a site that wants to take part -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from client_agent.requester.admission import welcome
 from client_agent.requester.own_models import keep_best
 from client_agent.requester.plan import hindrance, new_plan
+from client_agent.requester.postbox import send_weights
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
 from client_agent.requester.state import Refused, RoundPlan, Settled
@@ -103,7 +104,7 @@ def test_a_skip_is_settled_and_enclosed_from_then_on(requester: Requester) -> No
     second = planned(requester)
     assert second.skipped == (skip_of(1),)
     mail = WeightMail(weight_list=second.weight_list, previous=second.previous, skipped=second.skipped)
-    requester.postbox.send_weights(mail, CONTRIBUTORS, lambda _: ())
+    send_weights(requester, mail, CONTRIBUTORS)
     assert letter(requester, WeightMail, "weights", "weights-2", "c1", 2).skipped == (skip_of(1),)
     past = release(2)
     discarded = Settled(RoundEnd.DISCARDED, 1, "", (), None, None, past=past)
@@ -117,7 +118,7 @@ def test_a_site_that_was_not_in_the_last_sum_is_told_of_the_skips_before_it(requ
     present = REQUESTER, *CONTRIBUTORS[1:]
     previous = evidence(announcement(weight_list(2)), weight_list(2), present)
     mail = WeightMail(weight_list=asked, previous=previous, skipped=(skip_of(1), skip_of(3)))
-    requester.postbox.send_weights(mail, CONTRIBUTORS, lambda _: ())
+    send_weights(requester, mail, CONTRIBUTORS)
     away, there = (letter(requester, WeightMail, "weights", "weights-4", site, 4).skipped for site in CONTRIBUTORS[:2])
     assert (away, there) == ((skip_of(1), skip_of(3)), (skip_of(3),))
 
