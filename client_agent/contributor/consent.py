@@ -1,4 +1,4 @@
-"""Whether a site begins a study: by its policy and budget, and by its people's word; else the requester is told.
+"""A site's decision to begin a study: by its policy and budget, and by its people's word; else the requester is told.
 
 A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9): the
 requester starts no study that a site refuses. A site whose people declined or paused the study, or must mend something,
@@ -121,7 +121,6 @@ def _declined(owner: Participant, why: str) -> bool:
 
 
 def _tell_people(owner: Participant) -> None:
-    """Notify people by webhook or mail, where this site has them; nothing waits for it."""
     context = owner.context
     context.tell_people(
         Notice(

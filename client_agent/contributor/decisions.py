@@ -179,7 +179,6 @@ class Decisions:
     # --- the evidence ---
 
     def _check_announced(self, a: RoundView, b: RoundView) -> None:
-        """Both servers countersigned one and the same announcement of the requester."""
         roster = self._context.roster
         at_a = require_signatures(a.announcement, roster, (roster.requester, roster.operator_a.name))
         at_b = require_signatures(b.announcement, roster, (roster.requester, roster.operator_b.name))
@@ -192,7 +191,6 @@ class Decisions:
             self._context.sums.rule_out((at_a.study_digest, at_a.round))
 
     def _check_takes_part(self, announcement: Announcement) -> None:
-        """Before anything of the round is fetched. Raises: PolicyRefusal"""
         self.check_stays()
         self._check_own_keys(announcement)
         self._check_quiet(announcement)

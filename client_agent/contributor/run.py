@@ -16,7 +16,7 @@ from client_agent.contributor.welcome import first_checkpoint, missed_release, o
 from client_agent.net.exchange import pause_after
 from client_agent.net.watch import Stopped, same_round
 from client_agent.site.context import SiteContext
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord
+from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
@@ -111,7 +111,6 @@ class Contributor(Participant):
             self.problem_once(None, fork)
 
     def _refuse(self, refusal: PolicyRefusal) -> None:
-        """This site's part is over before it began: the requester is told."""
         while True:
             try:
                 send_refusal(self, refusal)
@@ -255,7 +254,6 @@ class Contributor(Participant):
         return skip.message.reason
 
     def _settle_opened(self, a: RoundView, b: RoundView) -> None:
-        """Raises: UnknownResource until a server shows that both signed the end of a round that sums nothing"""
         if shown_outcome(a, b, self.context.roster, self.study_digest, a.state) is None:
             raise UnknownResource(f"round {a.round}: no server shows that it is {a.state} with both signatures yet")
 
@@ -288,48 +286,33 @@ class Contributor(Participant):
         announcement, version = decision.announcement, self.state.model_version
         ahead = int(announcement.purpose.plan.steps_model)
         applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
+        past = _shown_release(decision, view, other)
         if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
-            self._settle_unseen(decision, view, other)
+            if past is not None:
+                self._settle_unseen(past, other)
             self._record(decision, RoundEnd.DECLINED, view.attempt, decision.reason)
             return
-        if view.agreed_set is None or view.release_set is None:
+        if past is None:
             raise UnknownResource(f"round {view.round}: the server shows a release without its evidence")
-        past = PastRelease(
-            announcement=announcement,
-            weight_list=decision.weight_list,
-            agreed_set=view.agreed_set,
-            release_set=view.release_set,
-            sum_release=view.sum_release,
-            go=view.go or other.go,
-        )
         end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
         if end is RoundEnd.RELEASED:
             attest(self, past)
         keep_transcript(self, (view, other), past)
         self._record(decision, end, view.attempt, decision.reason, past)
 
-    def _settle_unseen(self, decision: Decision, view: RoundView, other: RoundView) -> None:
+    def _settle_unseen(self, past: PastRelease, other: RoundView) -> None:
         """The sum of a round that this site takes no average of is remembered as what it was, if that is proven.
 
         The requester may sign several release sets; only what both servers show is the one that was summed.
         """
-        if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
+        number = past.announcement.round
+        if other.release_set is None or other.release_set.message != past.release_set.message:
+            self.problem(number, f"round {number}: the servers show different release sets; none is believed")
             return
-        if other.release_set is None or other.release_set.message != view.release_set.message:
-            self.problem(view.round, f"round {view.round}: the servers show different release sets; none is believed")
-            return
-        past = PastRelease(
-            announcement=decision.announcement,
-            weight_list=decision.weight_list,
-            agreed_set=view.agreed_set,
-            release_set=view.release_set,
-            sum_release=view.sum_release,
-            go=view.go or other.go,
-        )
         try:
             show_sum(self, past)
         except MoietyError as unproven:
-            self.problem(view.round, unproven.detail)
+            self.problem(number, unproven.detail)
 
     def _take_missed(self, past: PastRelease, decision: Decision) -> None:
         """A release whose end this site did not see: the evidence came with the next weight list."""
@@ -345,15 +328,11 @@ class Contributor(Participant):
         release = None if past is None else past.release_set.message
         encoded = self.journal.round_folder(announcement.round) / "encoded.json"
         self.record(
-            RoundRecord(
-                time_s=self.context.clock.now(),
-                study=self.study.name,
-                site=self.context.site,
-                round=announcement.round,
-                state=end if decision.accepted or end not in _WITHOUT_SUM else RoundEnd.DECLINED,
+            self.round_record(
+                announcement.round,
+                end if decision.accepted or end not in _WITHOUT_SUM else RoundEnd.DECLINED,
                 attempt=attempt,
                 reason=reason,
-                model_version=self.state.model_version or 0,
                 purpose=announcement.purpose,
                 weights=() if decision.weight_list is None else decision.weight_list.weights,
                 grid=self.study.parameters.weight_grid,
@@ -365,3 +344,17 @@ class Contributor(Participant):
                 clipped=self.encode(announcement, 0).clipped if encoded.exists() else None,
             )
         )
+
+
+def _shown_release(decision: Decision, view: RoundView, other: RoundView) -> PastRelease | None:
+    """The evidence of a released round; None where a piece of it is missing."""
+    if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
+        return None
+    return PastRelease(
+        announcement=decision.announcement,
+        weight_list=decision.weight_list,
+        agreed_set=view.agreed_set,
+        release_set=view.release_set,
+        sum_release=view.sum_release,
+        go=view.go or other.go,
+    )

@@ -126,7 +126,6 @@ class ServerClient:
     # --- studies ---
 
     def create_study(self, study: Signed[Study]) -> Signed[Study]:
-        """Hand in a study; comes back countersigned."""
         answer = self._send("POST", paths.STUDIES, Body.of(study.canonical()), "create study")
         return Signed[Study].parse(answer)
 
@@ -184,7 +183,6 @@ class ServerClient:
     # --- mail between sites ---
 
     def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
-        """Leave sealed bytes for another site."""
         path = paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient)
         self._send("PUT", path, body, f"mail {topic}", NOTHING_BYTES)
 

@@ -90,7 +90,6 @@ def _read_new(
 
 
 def _read(owner: RequesterStudy, past: PastRelease, sender: str) -> Signed[Attestation]:
-    """Raises: BrokenSeal, BadSignature"""
     version = owner.state.model_version or 0
     topic = Topic(LetterKind.ATTESTED, version)
     signed = owner.retried(lambda: fetched(owner, topic, sender, Signed[Attestation]))
@@ -139,7 +138,6 @@ class MissingSites:
         self._owner.event(EventKind.STUDY, None, awaited.text)
 
     def over(self) -> None:
-        """The study waits no more, whoever came."""
         keep_awaited(self._owner.journal, None)
 
     def _of(self, site: str, a: StudyView, b: StudyView) -> str:
@@ -281,7 +279,6 @@ def _send_model(owner: RequesterStudy, wanted: list[str], why: str, **within: fl
 
 
 def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]:
-    """Contributors that are ready at both servers, in roster order."""
     both = set(a.ready) & set(b.ready)
     return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
 

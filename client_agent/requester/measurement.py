@@ -1,11 +1,7 @@
-"""The rounds that measure or rank and sum nothing, as the requester drives them (docs/protocol.md 8, 10).
+"""The rounds that sum nothing, as the requester drives them: a measurement, and the ranking (docs/protocol.md 8, 10).
 
-The round that measures updates and sums nothing, as the requester drives it (docs/protocol.md 8, 10). Like any measured
-round up to the products. Then the servers end it, and the requester opens what both keep for it.
-
-The round that ranks the sites, as the requester drives it; it ends when both servers say so (docs/protocol.md 8). Like
-any measured round up to the products, with vectors of its own. Then nothing is released: the servers end it, and the
-requester opens what both keep for it, once, into ``ranking.json``.
+Like any measured round up to the products; the ranking's vectors are the sites' linear models. Then the servers end
+the round, and the requester opens what both keep for it; a ranking's, once, into ``ranking.json``.
 """
 
 from __future__ import annotations
@@ -65,7 +61,6 @@ class MeasuringRound(RequesterRound):
         )
 
     def _opened(self, a: RoundView, b: RoundView) -> Opened | None:
-        """None where a server has nothing to open."""
         try:
             return self._owner.retried(lambda: self._openings.opened(a, b, self._facts()))
         except UnknownResource:
@@ -114,29 +109,26 @@ def make_judging(owner: Participant, round_number: int) -> Judging:
 
     Raises: UnusableUpdate
     """
-    folder = owner.journal.round_folder(round_number)
-    known = owner.journal.read(folder / _RECORD, Judging)
-    if known is not None:
-        return known
-    parameters = owner.study.parameters_in(Purpose.RANKING)
-    judging = owner.learner.judging_form()
-    form = judging.form
-    scale = query_scale(form.length, parameters.clip_norm)
-    seed = owner.context.randomness.bytes(32, f"judging rounding {owner.study_digest} round {round_number}")
-    write_pieces(folder / _QUERY, encode_vector(form.vector * scale, parameters, seed).pieces)
-    made = Judging(
-        scale=scale,
-        constant=form.constant,
-        error_bound=error_bound(parameters, form.length),
-        own_loss=_own_loss(owner, judging),
-        judged_on=judging.judged_on,
-    )
-    owner.journal.write(folder / _RECORD, made)
-    return made
+    folder, parameters = owner.journal.round_folder(round_number), owner.study.parameters_in(Purpose.RANKING)
+
+    def made() -> Judging:
+        judging = owner.learner.judging_form()
+        form = judging.form
+        scale = query_scale(form.length, parameters.clip_norm)
+        seed = owner.context.randomness.bytes(32, f"judging rounding {owner.study_digest} round {round_number}")
+        write_pieces(folder / _QUERY, encode_vector(form.vector * scale, parameters, seed).pieces)
+        return Judging(
+            scale=scale,
+            constant=form.constant,
+            error_bound=error_bound(parameters, form.length),
+            own_loss=_own_loss(owner, judging),
+            judged_on=judging.judged_on,
+        )
+
+    return owner.journal.once(folder / _RECORD, Judging, made)
 
 
 def judging_file(owner: Participant, round_number: int, parameters: StudyParameters) -> EncodedFile:
-    """Chunk access to the encoded query."""
     return EncodedFile(owner.journal.round_folder(round_number) / _QUERY, parameters.dimension)
 
 
@@ -197,7 +189,6 @@ class RankingRound(RequesterRound):
         return ranking
 
     def _open(self, a: RoundView, b: RoundView) -> Ranking:
-        """Both servers' shares of the losses. Raises: UnknownResource when a server has none"""
         judging, own = self._made(), self._context.site
         agreed, shares = self._openings.shares(a, b)
         numerators = dict.fromkeys(agreed.sites, self._parameters.weight_grid)
@@ -224,7 +215,6 @@ class RankingRound(RequesterRound):
         return self._judging
 
     def _ranking(self) -> Ranking:
-        """Without any site yet."""
         judging = self._made()
         return Ranking(
             study=self._owner.study.name,

@@ -114,7 +114,6 @@ class Openings:
         return agreed, challenge, stated.digest()
 
     def _agreed(self, a: RoundView, b: RoundView) -> AgreedSet:
-        """The agreed set that both servers signed and show."""
         if a.agreed_set is None or b.agreed_set is None:
             raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
         agreed = require_signatures(a.agreed_set, self._context.roster, self._operators)

@@ -1,7 +1,6 @@
 """Plan the requester's next round, and say what becomes of its summary (docs/protocol.md 4, 9, 10, 17).
 
-When the requester's study has its summary, and what becomes of one that cannot be had (docs/protocol.md 17). Like a
-ranking, a summary that fails does not end a study that trains: ``summary.json`` then says why there is none.
+A summary that cannot be had does not end a study that trains: ``summary.json`` then says why there is none.
 """
 
 from __future__ import annotations
@@ -230,7 +229,6 @@ def _model_digest(owner: RequesterStudy, round_number: int) -> str:
 
 
 def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list: WeightList) -> None:
-    """As every listed site would, before anything is announced."""
     contributors = tuple(party.name for party in owner.context.roster.contributors)
     terms = Terms(owner.study.parameters, contributors, owner.rule, owner.context.policy)
     check_for_every_site(announcement, weight_list, terms, owner.progress.memory)

@@ -87,12 +87,11 @@ def _send(owner: RequesterStudy, kept: Path, topic: Topic, site: str, message: M
 
 
 def _checkpoint_key(owner: RequesterStudy, folder: Path, version: int, model: bytes) -> CheckpointKey:
-    key = owner.journal.read(folder / "key.json", CheckpointKey)
-    if key is None:
+    def made() -> CheckpointKey:
         content_key = owner.context.randomness.bytes(32, f"checkpoint {owner.study_digest} version {version}")
-        key = CheckpointKey(content_key=content_key.hex(), digest=hashlib.sha256(model).hexdigest())
-        owner.journal.write(folder / "key.json", key)
-    return key
+        return CheckpointKey(content_key=content_key.hex(), digest=hashlib.sha256(model).hexdigest())
+
+    return owner.journal.once(folder / "key.json", CheckpointKey, made)
 
 
 def _send_checkpoint(owner: RequesterStudy, folder: Path, version: int, key: CheckpointKey, model: bytes) -> None:

@@ -96,7 +96,6 @@ class StuckRound:
 
 
 def _shown(view: RoundView | None) -> str:
-    """Describe the state of a server's round for a person."""
     return "no round" if view is None else f"round {view.round}, attempt {view.attempt}, {view.state.value}"
 
 
@@ -171,7 +170,6 @@ class RequesterRound:
     # --- turns ---
 
     def _turn(self, view_a: StudyView, view_b: StudyView) -> Settled | None:
-        """Do what the two views ask for; the round's end once both servers agree on it."""
         self._stuck.look(view_a.current, view_b.current)
         rounds = same_round((view_a, view_b))
         if rounds is None or rounds[0].round != self._number:
@@ -191,7 +189,6 @@ class RequesterRound:
         return None
 
     def ended(self, a: RoundView, b: RoundView) -> Settled | None:
-        """The round's end, once both servers show it."""
         if a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
             return self.skipped(a, b)
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
@@ -236,7 +233,6 @@ class RequesterRound:
             own_noise(self._owner, self._number)  # while the others train
 
     def _query(self, a: RoundView, b: RoundView) -> None:
-        """Both servers signed one transcript: journal the queries, then send them."""
         owner, study = self._owner, self._owner.study
         with owner.stopwatch.phase("queries"):
             folder = owner.journal.attempt_folder(self._number, a.attempt)
@@ -365,7 +361,6 @@ class RequesterRound:
         )
 
     def _wrong_tags(self, a: RoundView, b: RoundView) -> Wrong | None:
-        """Return the sites with wrong tags; None where the attempt did not come so far."""
         if self._tags.said(a.attempt).failed is None:
             return None
         release = self._openings.opened(a, b, self._facts()).release_set

@@ -82,7 +82,6 @@ class RequesterStudy(Participant):
             raise
 
     def keep(self, **changes: object) -> None:
-        """Replace fields of the requester's state, durably."""
         self.progress = self.progress.model_copy(update=changes)
         self.journal.write(self._path, self.progress)
 

@@ -148,7 +148,6 @@ class TagChecks:
         return self._said(attempt) or Said()
 
     def shares(self, attempt: int) -> tuple[Signed[TagShares], ...]:
-        """Return what the servers showed of single sites."""
         kept = (self._folder(attempt) / f"tag-shares-{side.value}.json" for side in Side)
         found = (self._owner.journal.read(path, Signed[TagShares]) for path in kept)
         return tuple(shares for shares in found if shares is not None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.net.ledger import Ledger
@@ -96,9 +96,6 @@ MOST_LOST: Final = 100_000
 """Two rounds an hour for five years; 140 MB while they are compared."""
 _NAMED: Final = 5
 _AGAIN_AFTER_S: Final = 300.0
-_PUT_BACK: Final = (
-    "an older copy of the state folder was put back, a part of it was lost, or another agent has this key"
-)
 
 
 def reconcile(context: SiteContext) -> None:
@@ -108,20 +105,13 @@ def reconcile(context: SiteContext) -> None:
     A server that names rounds that never were keeps the site from contributing, which it can do anyway.
     Raises: Unavailable while one of them cannot be reached; PolicyRefusal, clause ``memory_unreconciled``
     """
-    now_s, last_s = context.clock.now(), context.sums.reconciled_at_s
-    if last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S:
-        return
-    lost = lost_rounds(context.sums, context.clients, context.roster, context.site)
-    if lost:
-        names = ", ".join(f"{found.study} round {found.round}" for found in lost[:_NAMED])
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        what = f"this site's memory of sums lacks {len(lost)} rounds that the servers have its receipts for"
-        advice = (
-            "stop the agent, restore the newest backup of its state folder, and run no other agent with this key; if "
-            "there is no backup, read docs/joining.md and then run: moiety agent accept-rollback"
-        )
-        raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {_PUT_BACK}; {advice}", what)
-    context.sums.reconciled_at_s = now_s
+    what = "this site's memory of sums lacks {} rounds that the servers have its receipts for"
+    advice = (
+        "an older copy of the state folder was put back, a part of it was lost, or another agent has this key; stop "
+        "the agent, restore the newest backup of its state folder, and run no other agent with this key; if there is "
+        "no backup, read docs/joining.md and then run: moiety agent accept-rollback"
+    )
+    _require_whole(context, context.sums, Clause.MEMORY_UNRECONCILED, what, advice)
 
 
 def reconcile_budget(context: SiteContext) -> None:
@@ -130,30 +120,32 @@ def reconcile_budget(context: SiteContext) -> None:
     So a count that was deleted or put back spends nothing twice. Raises: Unavailable while one of them cannot be
     reached; PolicyRefusal, clause ``budget_unreconciled``
     """
-    now_s, last_s = context.clock.now(), context.budget.reconciled_at_s
-    if context.policy.epsilon is None or (last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S):
+    what = "this site's count of its privacy budget lacks {} rounds that servers have its receipts for"
+    advice = (
+        "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, or there "
+        "is no backup, read docs/joining.md and then run: moiety budget reset"
+    )
+    if context.policy.epsilon is not None:
+        _require_whole(context, context.budget, Clause.BUDGET_UNRECONCILED, what, advice)
+
+
+def _require_whole(
+    context: SiteContext, memory: SumMemory | BudgetMemory, clause: Clause, what: str, advice: str
+) -> None:
+    now_s, last_s = context.clock.now(), memory.reconciled_at_s
+    if last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S:
         return
-    lost = lost_rounds(context.budget, context.clients, context.roster, context.site)
+    lost = lost_rounds(memory, context.clients, context.roster, context.site)
     if lost:
         names = ", ".join(f"{found.study} round {found.round}" for found in lost[:_NAMED])
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        what = f"this site's count of its privacy budget lacks {len(lost)} rounds that servers have its receipts for"
-        advice = (
-            "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, "
-            "or there is no backup, read docs/joining.md and then run: moiety budget reset"
-        )
-        raise PolicyRefusal(Clause.BUDGET_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
-    context.budget.reconciled_at_s = now_s
-
-
-class Remembering(Protocol):
-    """A memory of rounds in which this site contributed."""
-
-    def rounds(self) -> frozenset[tuple[str, int]]: ...
+        told = what.format(len(lost))
+        raise PolicyRefusal(clause, f"{told}: {names}{more}; {advice}", told)
+    memory.reconciled_at_s = now_s
 
 
 def lost_rounds(
-    memory: Remembering, clients: Mapping[Side, ServerClient], roster: Roster, site: str
+    memory: SumMemory | BudgetMemory, clients: Mapping[Side, ServerClient], roster: Roster, site: str
 ) -> tuple[ContributedRound, ...]:
     """Rounds of updates for which a server has this site's receipt, and of which the memory knows nothing.
 

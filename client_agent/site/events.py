@@ -1,8 +1,7 @@
-"""An agent's records: one per round for metrics.jsonl, and live events for whoever watches.
+"""An agent's records: one per round for metrics.jsonl, live events for whoever watches, and rewards.
 
-Contributions to a study: rounds taken part in and the sum of weights, per site (the basis of any reward). Computed from
-this site's own records of the rounds. Where every site weighs itself, a site knows its own weight alone; the others'
-sums are then unknown, here as everywhere.
+A reward is the rounds that a site took part in and the sum of its weights, from this site's own records. Where every
+site weighs itself, a site knows its own weight alone.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class SiteValue(BaseModel):
 
 
 def site_values(numbers: Iterable[tuple[str, float]]) -> tuple[SiteValue, ...]:
-    """Numbers about sites as a record has them."""
     return tuple(SiteValue(site=site, value=value) for site, value in numbers)
 
 
@@ -97,7 +95,6 @@ class Absence(BaseModel):
 
     @property
     def said(self) -> str:
-        """The text for people."""
         return f"{self.site} ({self.why.value.replace('_', ' ')}{': ' if self.text else ''}{self.text})"
 
     @property
@@ -242,7 +239,6 @@ class Metrics:
 
 
 def _append_line(file: FileIO, line: bytes) -> None:
-    """Raises: OSError, where the whole of it has no room"""
     before = end_of_lines(file)
     if file.seek(0, os.SEEK_END) > before:  # half a line, which may look like a whole one once another follows
         file.truncate(before)

@@ -1,8 +1,4 @@
-"""This site's identity, the roster's chain and its keys, and the folder of what those keys remember.
-
-A site's memory on disk by the signing key that it came with, whichever study asks: its folder, its one secret, its
-files.
-"""
+"""This site's identity, the roster's chain and its keys, and the files of what those keys remember."""
 
 from __future__ import annotations
 

@@ -1,15 +1,10 @@
 """Notifications to a site's people: the ways to them, what was sent, and problems that last.
 
-Word to people that a study waits for them, sent beside everything else: nothing here keeps a study from going on.
+notices.json    for each waiting study and way: delivered when, or since when and why not
+problems.json   the last problem of each study, until it is solved; of none ("") what concerns all of them
 
-    notices.json   for each study and way: delivered when, or since when and why not
-
-Each notice has a thread of its own for each way, until it is delivered. What cannot be delivered is tried again, with
-pauses that grow, for three days, and again at the next start of the agent; what was delivered is not sent twice.
-
-Problems of an agent, study by study, until they are solved: for people, beside the running agent.
-
-problems.json   the last problem of each study; of none ("") what concerns all of them
+Each notice has a thread of its own for each way, and keeps no study from going on. What cannot be delivered is tried
+again for three days, with pauses that grow, and again at the next start; what was delivered is not sent twice.
 """
 
 from __future__ import annotations
@@ -168,7 +163,6 @@ class _Mail:
 
 
 def _context(settings: AgentSettings) -> ssl.SSLContext:
-    """Raises: ConfigurationError"""
     path = settings.notify.ca
     try:
         return ssl.create_default_context(cafile=None if path is None else str(path))
@@ -177,7 +171,6 @@ def _context(settings: AgentSettings) -> ssl.SSLContext:
 
 
 def _login(settings: AgentSettings) -> tuple[str, str] | None:
-    """Raises: ConfigurationError"""
     path = settings.notify.smtp_credentials
     if path is None:
         return None
@@ -276,7 +269,6 @@ class Notices:
         _log.info("notice_delivered", way=way, study=notice.study)
 
     def _keep(self, notice: Notice, way: str, failure: str) -> bool:
-        """Return whether this is news."""
         key, now = (notice.study_digest, way), self._clock()
         with self._lock:
             known = self._known.get(key)

@@ -59,7 +59,6 @@ def needed(owner: Participant, past: PastRelease) -> int:
 
 
 def contributors_of(owner: Participant, past: PastRelease) -> tuple[str, ...]:
-    """The sites of the sum, without the requester."""
     return tuple(site for site in past.release_set.message.sites if site != owner.context.roster.requester)
 
 

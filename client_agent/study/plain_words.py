@@ -226,12 +226,10 @@ RULE_NAMES: Final = {
 
 
 def rule_words(rule: RuleName) -> str:
-    """The rule's name for people."""
     return RULE_NAMES.get(rule, rule.value)
 
 
 def training_words(study: Study) -> list[Setting]:
-    """Model, update, learning rates, rounds."""
     training = study.training
     return [
         ("model", f"{study.model.kind}, {study.parameters.dimension:,} parameters"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -33,7 +34,6 @@ from protocol.messages.control import (
     RoundView,
     Signed,
     StudyView,
-    countersign,
     require_signatures,
     sign,
 )
@@ -48,6 +48,7 @@ from tests.unit.client_agent.federation import (
     REQUESTER,
     ROSTER,
     announcement,
+    ended_round,
     evidence,
     keys,
     operator_keys,
@@ -72,12 +73,7 @@ def requester(bench: RequesterBench) -> Requester:
     return bench.requester
 
 
-def skip_of(number: int, **changes: object) -> Signed[RoundOutcome]:
-    fields = {"study_digest": DIGEST, "round": number, "attempt": 1, "outcome": RoundState.SKIPPED}
-    fields["cause"] = OutcomeCause.QUERIES_MISSING
-    message = RoundOutcome(**{**fields, **changes})  # type: ignore[arg-type]
-    a, b = operator_keys(Side.A), operator_keys(Side.B)
-    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+skip_of = partial(ended_round, DIGEST, cause=OutcomeCause.QUERIES_MISSING)
 
 
 def skipped(number: int, declines: tuple[Refused, ...] = ()) -> Settled:
