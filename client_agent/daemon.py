@@ -17,7 +17,6 @@ from client_agent.contributor.run import Contributor
 from client_agent.data.schema_check import require_made_by_schema
 from client_agent.learning.learner import Learner
 from client_agent.learning.sampling import training_seed
-from client_agent.net.roster import HeldRoster
 from client_agent.net.watch import Complaints, Stopped, words_of
 from client_agent.requester.run import Requester
 from client_agent.settings import AgentSettings
@@ -25,6 +24,7 @@ from client_agent.site.connections import Connect, Site, one_agent, say_connecte
 from client_agent.site.context import SiteContext, site_learner
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.failpoints import failpoints_of
+from client_agent.site.identity import HeldRoster
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models import finish_table
 from client_agent.site.notifications import Notices, Problems, ways_of
@@ -128,7 +128,9 @@ class Agent:
         self._audit.add(Action.STARTED, f"under roster {self._site.roster.digest()}")
         self._end_permits()
         finding = threading.Thread(target=self._find, name="find studies", daemon=True)
-        greeting = threading.Thread(target=self._greet, name="greet servers", daemon=True)
+        complain = partial(self._complaints.about, _ALL_STUDIES)
+        greet = partial(say_connected, self._site, self._stop, self._emit, complain)
+        greeting = threading.Thread(target=greet, name="greet servers", daemon=True)
         finding.start()
         greeting.start()
         try:
@@ -153,9 +155,6 @@ class Agent:
                 self._report(_ALL_STUDIES, text)
         except (MoietyError, OSError) as later:  # tried again within the hour
             self._complaints.about(_ALL_STUDIES, f"what a permit's end asks for was not done: {words_of(later)}")
-
-    def _greet(self) -> None:
-        say_connected(self._site, self._stop, self._emit, lambda text: self._complaints.about(_ALL_STUDIES, text))
 
     def _find(self) -> None:
         find = self.find_own if self._site.is_requester else self.find_listed

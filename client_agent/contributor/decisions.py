@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
-from client_agent.site.context import reconcile
+from client_agent.site.context import agree_to_cohort, drop_sum, reconcile
 from client_agent.site.events import EventKind
 from client_agent.site.failpoints import Point
 from client_agent.site.letters import CountedClasses, WeightMail
@@ -20,8 +20,7 @@ from client_agent.study.contribution import contribution_bytes
 from client_agent.study.isolation import agree_to_sum, colluders, note_sum, show_sum
 from client_agent.study.mail import fetched, notice
 from client_agent.study.participant import Participant
-from client_agent.study.release import require_skip
-from client_agent.study.sum_rows import agree_to_cohort, drop_sum
+from client_agent.study.release import require_outcome
 from protocol.errors import (
     AnnouncementMismatch,
     Clause,
@@ -38,7 +37,15 @@ from protocol.errors import (
     UnusableUpdate,
     refusal,
 )
-from protocol.messages.control import Announcement, Decline, RoundView, Signed, WeightList, require_signatures
+from protocol.messages.control import (
+    Announcement,
+    Decline,
+    RoundState,
+    RoundView,
+    Signed,
+    WeightList,
+    require_signatures,
+)
 from protocol.messages.letter import LetterKind, Topic, told
 from protocol.policy.clauses import Terms, check_altered_sums, check_discarded_sums, check_weight_list
 from protocol.policy.memory import remember_contribution, remember_skip
@@ -235,7 +242,7 @@ class Decisions:
             name = owner.study_digest, number
             unknown = not self._context.sums.accounted(name) or name in self._context.cohorts.rounds()
             if unknown or number in (memory.unsettled, memory.ranked, memory.apart):
-                require_skip(skip, self._context.roster, owner.study_digest, number)
+                require_outcome(skip, self._context.roster, owner.study_digest, number, RoundState.SKIPPED)
                 drop_sum(owner.context, owner.study_digest, number)
                 owner.save(memory=remember_skip(memory, number))
         if mail.counted is not None:

@@ -8,6 +8,7 @@ announcement (docs/protocol.md 3, 4, 9).
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
 from client_agent.contributor.consent import approved, refused_study, resumed, send_refusal, tell_hindrance
@@ -15,15 +16,14 @@ from client_agent.contributor.decisions import Decision, Decisions
 from client_agent.contributor.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
 from client_agent.net.exchange import pause_after
 from client_agent.net.watch import Stopped, same_round
-from client_agent.site.context import SiteContext
+from client_agent.site.context import SiteContext, drop_sum
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
 from client_agent.study.isolation import note_welcomed, show_sum
-from client_agent.study.participant import Participant
+from client_agent.study.participant import RETRY_S, Participant
 from client_agent.study.release import ShownEnds, shown_ends, shown_outcome
-from client_agent.study.sum_rows import drop_sum
 from client_agent.study.transcripts import keep_transcript
 from host.audit_log import Action
 from host.files import write_durably
@@ -50,7 +50,6 @@ _OPENED: Final = {RoundState.RANKED: RoundEnd.RANKED, RoundState.CLOSED: RoundEn
 _WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, *_OPENED.values()})
 _VERSION: Final = re.compile(r"[0-9]{1,7}")
 _IDLE_S: Final = 30.0
-_RETRY_S: Final = 0.5
 
 
 class Contributor(Participant):
@@ -90,7 +89,7 @@ class Contributor(Participant):
                     pause_s = _IDLE_S
                 except (Unavailable, UnknownResource) as later:
                     self.told_later(None, later)
-                    pause_s = pause_after(later, _RETRY_S)
+                    pause_s = pause_after(later, RETRY_S)
                 except ConfigurationError:
                     raise
                 except RosterUnknown as unknown:
@@ -111,18 +110,10 @@ class Contributor(Participant):
             self.problem_once(None, fork)
 
     def _refuse(self, refusal: PolicyRefusal) -> None:
-        while True:
-            try:
-                send_refusal(self, refusal)
-            except Unavailable as later:
-                self.problem(None, later.detail)
-                if self.context.pause(pause_after(later, _RETRY_S)):
-                    raise Stopped from None
-            except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
-                self.problem(None, ended.detail)
-                break
-            else:
-                break
+        try:
+            self.retried(partial(send_refusal, self, refusal))
+        except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
+            self.problem(None, ended.detail)
         self.note(Action.STUDY_ENDED, f"refused by this site: {refusal.detail}")
         self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
@@ -133,7 +124,7 @@ class Contributor(Participant):
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)
         waiting = set(Side)
         while waiting:
-            pause_s = _RETRY_S
+            pause_s = RETRY_S
             for side in tuple(waiting):
                 try:
                     self.context.clients[side].ready(self.study.name, notice)
@@ -143,7 +134,7 @@ class Contributor(Participant):
                     waiting.discard(side)
                 except (Unavailable, UnknownResource) as later:
                     self.problem(None, later.detail)
-                    pause_s = max(pause_s, pause_after(later, _RETRY_S))
+                    pause_s = max(pause_s, pause_after(later, RETRY_S))
                 except RefusedMessage as refused:
                     self.problem(None, refused.detail)
                     pause_s = _IDLE_S

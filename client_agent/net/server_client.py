@@ -97,10 +97,8 @@ class ServerClient:
         """``in_sessions``: requests agree on keys once for many of them, where the server grants it. ``waits``: the
         clock on which its threads wait for each other.
         """
-        if operator.url is None:
-            raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
         self.side = side
-        self.operator = operator
+        self.follow(operator)
         self._keys = keys
         self._retry = retry
         self._clock = clock

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.net.watch import at_both
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
@@ -158,9 +157,7 @@ class Openings:
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
         most = bodies.most_opening_bytes(len(agreed.sites))
-        fetched = at_both(
-            lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
-        )
+        fetched = self._context.at_both(lambda client: client.opening(study, self._number, a.attempt, most))
         return agreed, {
             side: bodies.read_opening(
                 fetched[side],

@@ -316,7 +316,6 @@ class Requester(RequesterStudy):
         return {"unusable": unusable, "dropped": dropped, "given_up": left}
 
     def _record_round(self, plan: RoundPlan, settled: Settled, absent: tuple[Absence, ...]) -> None:
-        released = None if settled.past is None else settled.past.release_set.message
         self.record(
             self.round_record(
                 plan.announcement.message.round,
@@ -329,8 +328,8 @@ class Requester(RequesterStudy):
                 requester_numerator=plan.weight_list.requester,
                 own_weight=self.weight_in(plan.announcement.message),
                 isolation=plan.isolation,
-                took_part=_took_part(settled, self.context.site),
-                failed_check=settled.failed_check if released is None else released.failed_check,
+                took_part=settled.took_part(self.context.site),
+                failed_check=settled.failed,
                 declined=tuple(refused.site for refused in settled.declines),
                 alphas=site_values((s.name, s.alpha) for s in self.progress.rule_state.sites),
                 **opened_values(settled.measured or _NOTHING_OPENED),
@@ -375,11 +374,3 @@ class Requester(RequesterStudy):
                 self.journal.reach(Point.AFTER_END_SENT)
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)
-
-
-def _took_part(settled: Settled, requester: str) -> tuple[str, ...]:
-    """Return the sites whose updates were summed, or measured where nothing was; the requester among them."""
-    if settled.past is not None:
-        return settled.past.release_set.message.sites
-    measured = () if settled.measured is None else settled.measured.took_part
-    return (requester, *measured) if measured else ()

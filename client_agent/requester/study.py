@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
-from client_agent.net.exchange import pause_after
-from client_agent.net.watch import Stopped
 from client_agent.requester.state import RequesterState, Settled
-from client_agent.site.context import SiteContext
+from client_agent.site.context import SiteContext, drop_sum
 from client_agent.site.events import EventKind
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.mail import Notice, read_notice
 from client_agent.study.participant import Participant
 from client_agent.study.release import shown_ends
-from client_agent.study.sum_rows import drop_sum
 from protocol.errors import (
     Clause,
     ConfigurationError,
     PolicyRefusal,
     RefusedMessage,
-    RosterUnknown,
-    Unavailable,
     UnknownResource,
 )
 from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
@@ -35,7 +29,6 @@ from protocol.rounds.evidence import PastRelease
 from protocol.rules.registry import rule_for
 
 T = TypeVar("T")
-_RETRY_S: Final = 0.5
 _LOOK_AGAIN_S: Final = 1.0
 _REASON_CHARACTERS: Final = 500
 _SKIPS_KEPT: Final = 32
@@ -95,7 +88,7 @@ class RequesterStudy(Participant):
         if entry in self.progress.unreadable:
             return None
         try:
-            return self.retried(partial(read_notice, self, topic, sender, form))
+            return self.retried(lambda: read_notice(self, topic, sender, form))
         except UnknownResource:  # look again with the next view
             return None
         except RefusedMessage as refused:
@@ -172,16 +165,3 @@ class RequesterStudy(Participant):
                 if answer is not None:
                     return answer
             self.watch.wait(seen, _LOOK_AGAIN_S)
-
-    def retried(self, call: Callable[[], T]) -> T:
-        """Repeat while a server cannot be reached, or lacks a link of the roster.
-
-        Raises: Stopped; what the server refuses with
-        """
-        while True:
-            try:
-                return call()
-            except (Unavailable, RosterUnknown) as later:
-                self.told_later(None, later)
-                if self.context.pause(pause_after(later, _RETRY_S)):
-                    raise Stopped from None

@@ -1,35 +1,49 @@
-"""One site's means, shared by all of its studies, and its memories compared with the servers' receipts."""
+"""One site's means, shared by all of its studies; the rows of its memories, compared with the servers' receipts."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.net.ledger import Ledger
 from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
-from client_agent.net.roster import HeldRoster
 from client_agent.net.server_client import ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.site.events import EventSink
+from client_agent.site.identity import HeldRoster
 from client_agent.site.notifications import Notice
 from client_agent.site.privacy_budget import BudgetMemory, budget_memory
 from client_agent.site.sum_memory import CohortMemory, SumMemory, cohort_memory, sum_memory
-from host.clock import SYSTEM, Clock
+from host.clock import SYSTEM, Clock, at_once
 from host.randomness import Randomness, SystemRandomness
 from protocol.errors import Clause, PolicyRefusal, TranscriptMismatch
-from protocol.messages.control import ContributedRound, ContributedRounds, Roster, Study, require_signatures
+from protocol.messages.control import (
+    Announcement,
+    ContributedRound,
+    ContributedRounds,
+    Roster,
+    Study,
+    WeightList,
+    require_signatures,
+)
+from protocol.policy.cohorts import Cohort
+from protocol.policy.exposure import SummedRow, SummedWeight
+from protocol.policy.memory import Layers
 from protocol.policy.site_policy import SitePolicy
 from protocol.roster.keyfile import PartyKeys
+from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
+from protocol.summary.protection import Question
 
 RELAY = Side.A
 """The server that carries the sites' mail."""
+T = TypeVar("T")
 LearnerFactory = Callable[[Study, int], Learner]
 
 
@@ -75,6 +89,10 @@ class SiteContext:
     def pause(self, seconds: float) -> bool:
         """Wait; return whether the agent was stopped meanwhile."""
         return self.clock.wait(self.stop, seconds)
+
+    def at_both(self, call: Callable[[ServerClient], T]) -> dict[Side, T]:
+        """One call at each server, at the same time; the first error is raised after both have ended."""
+        return at_once({side: partial(call, self.clients[side]) for side in Side}, self.clock, "both")
 
     @cached_property
     def sums(self) -> SumMemory:
@@ -203,3 +221,64 @@ def site_learner(study: Study, settings: AgentSettings, seed: int, folder: Path)
     from client_agent.learning.foreign_trainer import ForeignLearner
 
     return ForeignLearner(study, settings.data, settings.device, seed, folder, settings.trainer, settings.sources)
+
+
+def summed_row(announcement: Announcement, weight_list: WeightList, held: HeldRoster, layers: Layers) -> SummedRow:
+    """The weights of one round's contributors by their keys; nobody knows yet who will be summed."""
+    return SummedRow(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        dimension=sum(size for _, size in layers),
+        layers=tuple(layers),
+        weights=tuple(
+            SummedWeight(site=held.name_of(weight.site), weight=weight.numerator / weight_list.grid)
+            for weight in weight_list.weights
+        ),
+        least=announcement.least_contributors,
+        requester=held.name_of(held.head.requester),
+        model_version=announcement.model_version,
+    )
+
+
+def settle_sum(context: SiteContext, study_digest: str, past: PastRelease) -> None:
+    """A release named who was summed, in a round that this site remembers.
+
+    Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
+    """
+    release, summed = past.release_set.message, summed_sites(context, past)
+    context.sums.settle((study_digest, release.round), summed)
+    context.cohorts.settle((study_digest, release.round), summed)
+
+
+def summed_sites(context: SiteContext, past: PastRelease) -> tuple[str, ...]:
+    """The contributors that a release set names, by their keys."""
+    held = context.held
+    return tuple(held.name_of(site) for site in past.release_set.message.sites if site != held.head.requester)
+
+
+def drop_sum(context: SiteContext, study_digest: str, round_number: int) -> None:
+    """Both servers signed that the round was skipped."""
+    context.sums.drop((study_digest, round_number))
+    context.cohorts.drop((study_digest, round_number))
+
+
+def cohort_of(announcement: Announcement, held: HeldRoster, questions: Sequence[Question]) -> Cohort:
+    """The contributors of a round of class counts or of a summary; nobody knows yet who will be summed."""
+    return Cohort(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        listed=tuple(held.name_of(site) for site in announcement.listed),
+        least=announcement.least_contributors,
+        questions=tuple(questions),
+        requester=held.name_of(held.head.requester),
+    )
+
+
+def agree_to_cohort(
+    context: SiteContext, announcement: Announcement, colluders: int, questions: Sequence[Question]
+) -> None:
+    """Check over whom this round sums the data as they are and what it asks, remember both; then shares may leave.
+
+    Raises: PolicyRefusal, clause ``cohort`` or ``question``
+    """
+    context.cohorts.agree(cohort_of(announcement, context.held, questions), colluders, context.policy)

@@ -6,20 +6,16 @@ site weighs itself, a site knows its own weight alone.
 
 from __future__ import annotations
 
-import errno
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from client_agent.learning.scores import Score
-from host.files import end_of_lines, is_full
-from protocol.errors import StorageFull
+from host.files import append_durably
 from protocol.messages.control import ListedWeight, Purpose
 from protocol.rules.interface import Measured
 from protocol.text import printable, printable_lines
@@ -220,31 +216,9 @@ class AgentEvent(BaseModel):
 EventSink = Callable[[AgentEvent], None]
 
 
-class Metrics:
-    """metrics.jsonl of one study: one line per round, appended."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-
-    def append(self, record: RoundRecord) -> None:
-        """Raises: StorageFull; then no part of the line is left there"""
-        try:
-            with self._lock, self._path.open("a+b", buffering=0) as file:
-                _append_line(file, record.model_dump_json().encode() + b"\n")
-        except OSError as error:
-            if is_full(error):
-                raise StorageFull(f"no space left for {self._path.name}: free space on this machine's disk") from None
-            raise
-
-
-def _append_line(file: FileIO, line: bytes) -> None:
-    before = end_of_lines(file)
-    if file.seek(0, os.SEEK_END) > before:  # half a line, which may look like a whole one once another follows
-        file.truncate(before)
-    if file.write(line) != len(line):
-        file.truncate(before)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def append_record(path: Path, record: RoundRecord) -> None:
+    """Add a line to a study's metrics.jsonl. Raises: StorageFull; then no part of the line is left there"""
+    append_durably(path, record.model_dump_json().encode() + b"\n")
 
 
 def read_metrics(path: Path) -> tuple[RoundRecord, ...]:

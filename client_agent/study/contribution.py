@@ -158,21 +158,17 @@ def make_contribution(
     with replacing_together(*files.values(), kept) as opened:
         into = dict(zip(files, opened, strict=False))
         digests = _seal_into(into, sealing, lambda part: split(part, tagged(pieces_of(encoded, size)), seed))
-        record = _record(announcement, attempt, digests)
+        record = ContributionRecord(
+            round=announcement.round,
+            attempt=attempt,
+            announcement_digest=announcement.digest(),
+            digest_a=digests[Side.A],
+            digest_b=digests.get(Side.B),
+        )
         journal.reach(Point.BEFORE_SHARES_SEALED)
         opened[-1].write(record.model_dump_json().encode())
     journal.reach(Point.AFTER_SHARES_SEALED)
     return record
-
-
-def _record(announcement: Announcement, attempt: int, digests: Mapping[Side, str]) -> ContributionRecord:
-    return ContributionRecord(
-        round=announcement.round,
-        attempt=attempt,
-        announcement_digest=announcement.digest(),
-        digest_a=digests[Side.A],
-        digest_b=digests.get(Side.B),
-    )
 
 
 def _made_before(journal: StudyJournal, folder: Path, kept: Path) -> ContributionRecord | None:

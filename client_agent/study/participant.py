@@ -14,11 +14,12 @@ import numpy as np
 
 from client_agent.learning.learner import Learner, Vector
 from client_agent.learning.scores import MetricName, value_of
+from client_agent.net.exchange import pause_after
 from client_agent.net.ledger import Totals
 from client_agent.net.quiet_hours import QuietNow
-from client_agent.net.watch import StudyWatch
-from client_agent.site.context import SiteContext
-from client_agent.site.events import METRICS, AgentEvent, EventKind, Metrics, Phase, RoundEnd, RoundRecord
+from client_agent.net.watch import Stopped, StudyWatch
+from client_agent.site.context import SiteContext, settle_sum
+from client_agent.site.events import METRICS, AgentEvent, EventKind, Phase, RoundEnd, RoundRecord, append_record
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from client_agent.site.letters import CountedClasses
@@ -34,7 +35,6 @@ from client_agent.study.contribution import (
 from client_agent.study.privacy_spending import spend
 from client_agent.study.ranking import model_vector
 from client_agent.study.release import Outputs
-from client_agent.study.sum_rows import settle_sum
 from client_agent.study.summary import (
     SUMMARY_FILE,
     asked_of_classes,
@@ -47,7 +47,15 @@ from host.audit_log import Action, AuditLog
 from host.files import MemoryFile, write_durably
 from protocol.arithmetic.fixed_point import Layers, clip, encode
 from protocol.ckks.scheme import SecretKey
-from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, MoietyError, ProtocolViolation, SumAltered
+from protocol.errors import (
+    AggregateOutOfBounds,
+    AnnouncementMismatch,
+    MoietyError,
+    ProtocolViolation,
+    RosterUnknown,
+    SumAltered,
+    Unavailable,
+)
 from protocol.messages.control import (
     Announcement,
     Message,
@@ -74,6 +82,7 @@ from protocol.summary.protection import Question
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+RETRY_S: Final = 0.5
 ENCODED_RECORD: Final = "encoded.json"
 NOISED_UPDATE: Final = "noised.f32"
 
@@ -130,7 +139,6 @@ class Participant:
         facts = finished_model(journal)
         self._finished: Vector | None = None if facts is None or facts.failed else load_finished(journal)
         self._named: set[tuple[int | None, str]] = set()
-        self._metrics = Metrics(journal.folder / METRICS)
         self._audit = AuditLog(context.state_dir, context.site, context.clock.now)
         self._billed: Totals = context.ledger.totals
 
@@ -224,7 +232,7 @@ class Participant:
             }
         )
         self.note(Action.ROUND, said_of_round(full), record.round)
-        self._metrics.append(full)
+        append_record(self.journal.folder / METRICS, full)
         self.event(EventKind.ROUND, record.round, f"round {record.round}: {record.state}", full)
 
     def finish(self, text: str, end: Signed[StudyEnd] | None) -> None:
@@ -277,6 +285,19 @@ class Participant:
         if (round_number, text) not in self._named:
             self._named.add((round_number, text))
             self.problem(round_number, text)
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """Repeat while a server cannot be reached, or lacks a link of the roster.
+
+        Raises: Stopped; what the server refuses with
+        """
+        while True:
+            try:
+                return call()
+            except (Unavailable, RosterUnknown) as later:
+                self.told_later(None, later)
+                if self.context.pause(pause_after(later, RETRY_S)):
+                    raise Stopped from None
 
     def told_later(self, round_number: int | None, later: MoietyError) -> None:
         """Notify each time of what is tried again; of waiting for quiet hours, once."""
@@ -400,7 +421,7 @@ class Participant:
         grid, own = self.study.parameters.weight_grid, self.weight_in(announcement)
         weight = numerator / grid if own is None else own
         ways: dict[Purpose, Callable[[Announcement], Encoded]] = {
-            Purpose.COUNTS: self._encode_counts,
+            Purpose.COUNTS: lambda _: encode_counts(self.learner.class_counts(), self.study.parameters),
             Purpose.SUMMARY: self._encode_summary,
             Purpose.RANKING: self._encode_model,
             Purpose.MEASURE: partial(self._encode_update, weight=weight),
@@ -422,9 +443,6 @@ class Participant:
         if purpose is Purpose.COUNTS:
             return (asked_of_classes(self.study, context.data, self.learner.class_counts(), key),)
         return asked_of_columns(self.study, context.data, context.policy, key)
-
-    def _encode_counts(self, announcement: Announcement) -> Encoded:
-        return encode_counts(self.learner.class_counts(), self.study.parameters)
 
     def _encode_summary(self, announcement: Announcement) -> Encoded:
         context = self.context

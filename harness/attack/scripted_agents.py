@@ -20,8 +20,8 @@ from client_agent.contributor.run import Contributor
 from client_agent.learning.scores import FinalScores, Score
 from client_agent.net.envelopes import Body
 from client_agent.net.ledger import Ledger
-from client_agent.net.roster import HeldRoster
 from client_agent.site.context import SiteContext
+from client_agent.site.identity import HeldRoster
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letters import WeightMail, Welcome
 from harness.attack.forgeries import release_set
@@ -351,7 +351,7 @@ class Federation:
         return self.agent(site, of).decisions.decide(*views)
 
     def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
-        from client_agent.study.sum_rows import drop_sum
+        from client_agent.site.context import drop_sum
 
         for site in listed:
             agent = self.agent(site, of)

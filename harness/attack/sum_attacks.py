@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
-from client_agent.net.roster import HeldRoster
+from client_agent.site.identity import HeldRoster
 from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
 from harness.attack.attack import Attempt, Found, passes
@@ -231,7 +231,7 @@ _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
     "agents-two-release-sets": (_another_release_set, _AT_AGENTS),
     "agents-second-study": (_side_by_side, _AT_AGENTS),
     "agents-lighter-weight": (_lighter, _AT_AGENTS),
-    "agents-renewed-keys": (_renewed, {"client_agent.net.roster.HeldRoster.name_of": _key_of_the_day}),
+    "agents-renewed-keys": (_renewed, {"client_agent.site.identity.HeldRoster.name_of": _key_of_the_day}),
     "agents-late-joiner": (_joiner, _AT_AGENTS),
     "agents-told-by-one-server": (
         _told_by_one_server,

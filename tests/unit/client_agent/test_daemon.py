@@ -141,6 +141,13 @@ class FakeServer:
         return
 
 
+def serve(site: Site, a: object, b: object) -> None:
+    """Put these servers in the place of the site's own."""
+    for client in site.clients.values():
+        client.close()
+    site.clients.update({Side.A: a, Side.B: b})  # type: ignore[dict-item]
+
+
 class Started(Agent):
     """Notes which studies would run."""
 
@@ -173,9 +180,7 @@ def signed_at(side: Side, of: Study, by: str = REQUESTER) -> Signed[Study]:
 
 
 def offered(site: Site, at_a: Signed[Study], *at_b: Signed[Study]) -> tuple[tuple[str, ...], list[str]]:
-    for client in site.clients.values():
-        client.close()
-    site.clients.update({Side.A: FakeServer(at_a), Side.B: FakeServer(*at_b)})  # type: ignore[dict-item]
+    serve(site, FakeServer(at_a), FakeServer(*at_b))
     events: list[AgentEvent] = []
     made = agent(site, events)
     made.find_listed()
@@ -200,9 +205,7 @@ def test_what_server_a_lists_is_what_it_shows(sites: dict[str, Site]) -> None:
             return StudyIndex(studies=(listed(signed_at(Side.A, study(seed=2))),))
 
     at_a, events = TwoFaced(signed_at(Side.A, study())), list[AgentEvent]()
-    for client in sites["c1"].clients.values():
-        client.close()
-    sites["c1"].clients.update({Side.A: at_a, Side.B: FakeServer()})  # type: ignore[dict-item]
+    serve(sites["c1"], at_a, FakeServer())
     made = agent(sites["c1"], events)
     made.find_listed()
     assert made.started == ()
@@ -214,9 +217,7 @@ def test_a_past_study_is_not_fetched_however_often_the_agent_looks_and_starts(si
     site = sites["c1"]
     past = [study(seed=seed).model_copy(update={"name": f"past-{seed}"}) for seed in range(9)]
     servers = {side: FakeServer(*(signed_at(side, one) for one in past)) for side in Side}
-    for client in site.clients.values():
-        client.close()
-    site.clients.update(servers)  # type: ignore[arg-type]
+    serve(site, servers[Side.A], servers[Side.B])
     site.settings = site.settings.model_copy(update={"studies": "all"})
     for one in past:
         ended = StudyEnd(
@@ -247,10 +248,8 @@ class Patient(FakeServer):
 
 
 def test_an_agent_waits_for_news_and_looks_often_only_while_server_b_lags_behind(sites: dict[str, Site]) -> None:
-    for client in sites["c1"].clients.values():
-        client.close()
     at_a = Patient()
-    sites["c1"].clients.update({Side.A: at_a, Side.B: FakeServer()})  # type: ignore[dict-item]
+    serve(sites["c1"], at_a, FakeServer())
     made = agent(sites["c1"], [])
     for _ in range(3):
         made.find_listed()
@@ -267,9 +266,7 @@ def test_an_agent_that_fails_while_it_looks_does_not_seem_to_wait(sites: dict[st
         def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
             raise RuntimeError("nobody expected this")
 
-    for client in sites["c1"].clients.values():
-        client.close()
-    sites["c1"].clients.update({Side.A: Broken(), Side.B: FakeServer()})  # type: ignore[dict-item]
+    serve(sites["c1"], Broken(), FakeServer())
     with pytest.raises(RuntimeError, match="nobody expected this"):
         agent(sites["c1"], []).run()
 

@@ -54,10 +54,6 @@ def all_refuse(made: Round, clause: str) -> None:
 MEASURES: dict[str, Any] = {"opens": Needs.PAIRS, "purpose": Purpose.MEASURE, "model_version": 0, "listed": FIVE[1:]}
 
 
-def test_an_honest_one_is_taken_part_in(sites: Federation) -> None:
-    assert measure(sites, 1).refused == {}
-
-
 def test_a_weight_of_the_requester_is_refused(sites: Federation) -> None:
     all_refuse(measure(sites, 1, own=GRID // 2), "grid")
 

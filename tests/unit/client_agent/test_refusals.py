@@ -86,7 +86,7 @@ def test_a_server_that_is_away_gets_the_same_refusal_later(tmp_path: Path, monke
             real(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(server, "put_mail", once_away)
-        monkeypatch.setattr("client_agent.contributor.run._RETRY_S", 0.0)
+        monkeypatch.setattr("client_agent.study.participant.RETRY_S", 0.0)
         bench.contributor.run()
         assert len(tries) == 2
         assert bench.contributor.state.finished is not None

@@ -245,7 +245,9 @@ def test_old_tls_is_refused(tmp_path: Path, ca: trustme.CA) -> None:
 
 def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, connected: Connected) -> None:
     path = tmp_path / "ledger.jsonl"
-    connected.transport._note(_account(10, 20), method="CLOSE", path="", purpose=CONNECTION)
+    account = Account()
+    account.tunnelled(10, 20)
+    connected.transport._note(account, method="CLOSE", path="", purpose=CONNECTION)
     connected.ledger.close()
     with path.open("a") as file:
         file.write('{"time_s": 1.0, "ser')
@@ -254,14 +256,6 @@ def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, 
     assert again.totals == connected.ledger.totals
     assert again.totals.socket_sent_bytes == 10
     assert read_ledger(tmp_path / "none.jsonl") == ()
-
-
-def _account(sent: int, received: int):
-    from client_agent.net.transport import Account
-
-    account = Account()
-    account.sent_bytes, account.received_bytes = sent, received
-    return account
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
