@@ -284,6 +284,7 @@ class CountedStream:
         try:
             self._early += self._opened[: _read_into(self._tls, self._opened)]
         except ssl.SSLWantReadError:
+            self.account.begins()  # the answer's head has its own time, however long the request takes
             return False
         except ssl.SSLError:  # the end, or an error, which the next read meets again
             return True

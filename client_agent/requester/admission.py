@@ -155,7 +155,7 @@ class MissingSites:
         topic = Topic(LetterKind.HINDERED)
         contributors = {party.name for party in self._owner.context.roster.contributors}
         for sender in sorted({*senders(view, topic)} & contributors - self._hindered.keys()):
-            told = self._owner.heard(topic, sender, Signed[Hindrance])
+            told = self._owner.heard(topic, sender, Signed[Hindrance], patient=False)
             if told is None:
                 continue
             why = _DECLINED if told.declined else _PAUSED if told.paused else _HINDERED

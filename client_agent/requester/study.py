@@ -19,6 +19,7 @@ from protocol.errors import (
     ConfigurationError,
     PolicyRefusal,
     RefusedMessage,
+    Unavailable,
     UnknownResource,
 )
 from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
@@ -78,8 +79,8 @@ class RequesterStudy(Participant):
         self.progress = self.progress.model_copy(update=changes)
         self.journal.write(self._path, self.progress)
 
-    def heard(self, topic: Topic, sender: str, form: type[Signed[Notice]]) -> Notice | None:
-        """A site's notice that a view names; None where it is not there, or cannot be read.
+    def heard(self, topic: Topic, sender: str, form: type[Signed[Notice]], *, patient: bool = True) -> Notice | None:
+        """A site's notice that a view names; None where it is not there, or cannot be read, or not now if not patient.
 
         One that cannot be read is named once, with its sender, and not fetched again, restarts included.
         Raises: Stopped
@@ -88,15 +89,21 @@ class RequesterStudy(Participant):
         if entry in self.progress.unreadable:
             return None
         try:
+            if not patient:
+                return read_notice(self, topic, sender, form)
             return self.retried(lambda: read_notice(self, topic, sender, form))
-        except UnknownResource:  # look again with the next view
+        except (UnknownResource, Unavailable):  # look again with the next view
             return None
         except RefusedMessage as refused:
-            kept = {str(topic), LetterKind.REFUSAL.value, LetterKind.HINDERED.value}
-            before = tuple(other for other in self.progress.unreadable if other.partition("/")[0] in kept)
-            self.keep(unreadable=(*before, entry))
-            self.problem(None, f"the letter {entry} cannot be read: {refused.detail}")
+            self._put_aside(topic, entry, refused.detail)
             return None
+
+    def _put_aside(self, topic: Topic, entry: str, why: str) -> None:
+        """Those of the study as a whole stay remembered, of rounds' those of this topic."""
+        kept = {str(topic), LetterKind.REFUSAL.value, LetterKind.HINDERED.value}
+        before = tuple(other for other in self.progress.unreadable if other.partition("/")[0] in kept)
+        self.keep(unreadable=(*before, entry))
+        self.problem(None, f"the letter {entry} cannot be read: {why}")
 
     def led_here(self) -> PastRelease | None:
         """The release that led to the present model; None for version 0."""

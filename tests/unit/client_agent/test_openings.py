@@ -60,6 +60,7 @@ def turn(tmp_path: Path) -> Openings:
         progress=SimpleNamespace(rule_state=state),
         study_digest=ANNOUNCED.study_digest,
         journal=StudyJournal(tmp_path, "unit"),
+        signed=lambda message: sign(message, REQUESTER, keys(REQUESTER).signing),
     )
     plan = RoundPlan(
         announcement=sign(ANNOUNCED, REQUESTER, keys(REQUESTER).signing), weight_list=WEIGHTS, previous=None

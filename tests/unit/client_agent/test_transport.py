@@ -284,6 +284,23 @@ def test_an_answer_of_a_server_that_takes_no_more_of_the_request_is_heard(
     assert (response.status_code, response.content) == (413, b"less")
 
 
+def test_tickets_that_come_while_a_request_leaves_begin_no_answer() -> None:
+    """Its head has ten minutes from its own first byte, and an upload may take longer."""
+
+    def wants_more(*_: object) -> int:
+        raise ssl.SSLWantReadError
+
+    times = iter([0.0, 700.0])
+    ours, theirs = socket.socketpair()
+    stream = CountedStream(ours, Account(monotonic=lambda: next(times)))
+    stream._tls = SimpleNamespace(read=wants_more)  # type: ignore[assignment]
+    theirs.sendall(b"ticket")
+    assert not stream._hears_early()
+    stream.account.received(1)
+    stream.close()
+    theirs.close()
+
+
 def test_a_request_that_is_taken_byte_by_byte_is_given_up() -> None:
     times = iter([0.0, 120.0, 122.0, 123.1])
     account = Account(monotonic=lambda: next(times))
