@@ -263,13 +263,8 @@ def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
             yield from _leaves(child)
 
 
-def _most_precise() -> dict[str, type[MoietyError]]:
-    table: dict[str, type[MoietyError]] = {}
-    for kind in _leaves(MoietyError):
-        code = kind.__dict__.get("code")
-        if isinstance(code, ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable)):
-            table[code.value] = kind  # children come after their parents
-    return table
-
-
-_CLASS_OF_CODE: Final = _most_precise()
+_CLASS_OF_CODE: Final = {  # children come after their parents
+    kind.code.value: kind
+    for kind in _leaves(MoietyError)
+    if isinstance(kind.__dict__.get("code"), ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable))
+}
