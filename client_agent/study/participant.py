@@ -204,7 +204,7 @@ class Participant:
             self.journal.forget_rounds_before(record.round)
 
     def round_record(self, round_number: int, state: RoundEnd, **fields: object) -> RoundRecord:
-        """What came of a round at this site, now and with the model that it has unless ``fields`` say otherwise."""
+        """A record of a round here, now and with the model that this site has unless ``fields`` say otherwise."""
         known = {
             "time_s": self.context.clock.now(),
             "study": self.study.name,
