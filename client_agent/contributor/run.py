@@ -277,7 +277,7 @@ class Contributor(Participant):
         announcement, version = decision.announcement, self.state.model_version
         ahead = int(announcement.purpose.plan.steps_model)
         applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
-        past = _shown_release(decision, view, other)
+        past = shown_release(decision, view, other)
         if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
             if past is not None:
                 self._settle_unseen(past, other)
@@ -337,7 +337,7 @@ class Contributor(Participant):
         )
 
 
-def _shown_release(decision: Decision, view: RoundView, other: RoundView) -> PastRelease | None:
+def shown_release(decision: Decision, view: RoundView, other: RoundView) -> PastRelease | None:
     """The evidence of a released round; None where a piece of it is missing."""
     if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
         return None

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.contributor.decisions import Decision
-from client_agent.contributor.run import Contributor
+from client_agent.contributor.run import Contributor, shown_release
 from client_agent.site.identity import HeldRoster
 from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
@@ -197,7 +196,8 @@ def _told_by_one_server(sites: Federation) -> float | None:
     )
     false = true.model_copy(update={"release_set": _set_without_first(first)})
     for site in _WITHOUT_FIRST:
-        sites.agent(site, of)._settle_unseen(first.decisions[site], false, true)
+        shown = there(shown_release(first.decisions[site], false, true), site)
+        sites.agent(site, of)._settle_unseen(shown, true)
     return _difference(sites, first, sites.round(study("second"), 1, _WITHOUT_FIRST, version=0))
 
 
@@ -217,9 +217,9 @@ def _key_of_the_day(held: HeldRoster, site: str) -> str:
 _SETTLE: Final = Contributor._settle_unseen
 
 
-def _believes_one(agent: Contributor, decision: Decision, view: RoundView, other: RoundView) -> None:
+def _believes_one(agent: Contributor, shown: PastRelease, other: RoundView) -> None:
     """Take what one server shows for what was summed."""
-    _SETTLE(agent, decision, view, view)
+    _SETTLE(agent, shown, other.model_copy(update={"release_set": shown.release_set}))
 
 
 _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
