@@ -38,6 +38,7 @@ from protocol.policy.cohorts import Cohort
 from protocol.policy.exposure import SummedRow, SummedWeight
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_left_out
 from protocol.policy.site_policy import SitePolicy
+from protocol.rounds.evidence import PastRelease
 from protocol.shared_model import seeded_model
 from protocol.summary.layout import Layout, Numeric
 from protocol.summary.protection import FIRST_LINE, OwnColumn, Protection, summary_questions
