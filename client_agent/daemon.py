@@ -1,8 +1,6 @@
 """The agent: watches for studies and runs one thread for each, as contributor or as requester (outbound HTTPS only).
 
 A study begins at the requester as a file in ``state_dir/outbox``; contributors find it at the servers.
-
-known/DIGEST.json      the study as the requester and server A signed it
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import structlog
 
@@ -20,7 +17,6 @@ from client_agent.contributor.run import Contributor
 from client_agent.data.schema_check import require_made_by_schema
 from client_agent.learning.learner import Learner
 from client_agent.learning.sampling import training_seed
-from client_agent.net.roster import HeldRoster
 from client_agent.net.watch import Complaints, Stopped, words_of
 from client_agent.requester.run import Requester
 from client_agent.settings import AgentSettings
@@ -28,6 +24,7 @@ from client_agent.site.connections import Connect, Site, one_agent, say_connecte
 from client_agent.site.context import SiteContext, site_learner
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.failpoints import failpoints_of
+from client_agent.site.identity import HeldRoster
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models import finish_table
 from client_agent.site.notifications import Notices, Problems, ways_of
@@ -38,60 +35,11 @@ from client_agent.study.participant import Participant
 from host.audit_log import Action, AuditLog
 from host.clock import SYSTEM, Clock
 from host.command_line import unexpected
-from host.files import new_folder, write_durably
 from host.randomness import site_randomness
 from protocol.errors import AnnouncementMismatch, ConfigurationError, MoietyError, UnknownStudy
 from protocol.messages.control import ListedStudy, Signed, Study, StudyIndex
 from protocol.roster.chain import RosterChain, in_words
 from protocol.sharing import Side
-
-_FOLDER: Final = "known"
-
-
-class KnownStudies:
-    """Whoever reads the folder reads studies; nothing of this site."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._folder = state_dir / _FOLDER
-
-    def study(self, listed: ListedStudy, fetch: Callable[[str], Signed[Study]]) -> Signed[Study]:
-        """The study that an index names, of that digest; ``fetch`` gets one by its name that is not here yet.
-
-        Raises: AnnouncementMismatch, when another one comes; what ``fetch`` raises
-        """
-        path = self._path(listed.study_digest)
-        known = _read(path)
-        if known is not None and _is(known, listed):
-            return known
-        signed = fetch(listed.name)
-        if not _is(signed, listed):
-            raise AnnouncementMismatch(f"study {listed.name!r}: the server lists another one than it shows")
-        new_folder(self._folder)
-        write_durably(path, signed.canonical())
-        return signed
-
-    def keep_only(self, index: StudyIndex) -> None:
-        """Those that a server lists no more are forgotten."""
-        listed = {self._path(one.study_digest).name for one in index.studies}
-        for path in self._folder.glob("*.json"):
-            if path.name not in listed:
-                path.unlink()
-
-    def _path(self, digest: str) -> Path:
-        return self._folder / f"{digest}.json"
-
-
-def _is(signed: Signed[Study], listed: ListedStudy) -> bool:
-    return signed.message.name == listed.name and signed.message.digest() == listed.study_digest
-
-
-def _read(path: Path) -> Signed[Study] | None:
-    """None where there is none, or a crash or another version left what cannot be read: it is fetched again."""
-    try:
-        return Signed[Study].parse(path.read_bytes())
-    except (OSError, MoietyError):
-        return None
-
 
 _JOIN_S = 10.0
 _LOOK_AGAIN_S = 60.0
@@ -128,7 +76,6 @@ class Agent:
         self._index: StudyIndex | None = None
         self._over: set[str] = set()
         self._patience_s = 0.0
-        self._known = KnownStudies(site.settings.state_dir)
         settings = site.settings
         self._failpoints = failpoints_of(settings.failpoint, seeded=settings.seed is not None)
         self._context = self._context_of(site, make_learner or self._torch_learner)
@@ -181,7 +128,9 @@ class Agent:
         self._audit.add(Action.STARTED, f"under roster {self._site.roster.digest()}")
         self._end_permits()
         finding = threading.Thread(target=self._find, name="find studies", daemon=True)
-        greeting = threading.Thread(target=self._greet, name="greet servers", daemon=True)
+        complain = partial(self._complaints.about, _ALL_STUDIES)
+        greet = partial(say_connected, self._site, self._stop, self._emit, complain)
+        greeting = threading.Thread(target=greet, name="greet servers", daemon=True)
         finding.start()
         greeting.start()
         try:
@@ -206,9 +155,6 @@ class Agent:
                 self._report(_ALL_STUDIES, text)
         except (MoietyError, OSError) as later:  # tried again within the hour
             self._complaints.about(_ALL_STUDIES, f"what a permit's end asks for was not done: {words_of(later)}")
-
-    def _greet(self) -> None:
-        say_connected(self._site, self._stop, self._emit, lambda text: self._complaints.about(_ALL_STUDIES, text))
 
     def _find(self) -> None:
         find = self.find_own if self._site.is_requester else self.find_listed
@@ -252,8 +198,7 @@ class Agent:
     def find_listed(self) -> None:
         """Studies at the servers, countersigned by both, that this site takes part in.
 
-        Server A is asked for names and digests, and answers when they are others than before. What it says of a study
-        is fetched once.
+        Server A is asked for names and digests, and answers when they are others than before.
         """
         server = self._context.clients[Side.A]
         try:
@@ -266,7 +211,6 @@ class Agent:
         self._context.held.catch_up(index.roster_changes, server)
         if index is not self._index:
             self._index, self._patience_s = index, _FIRST_PATIENCE_S
-            self._known.keep_only(index)
         waiting = [listed for listed in index.studies if self._is_waiting(listed)]
         self._patience_s = min(2 * self._patience_s, _LONG_POLL_S) if waiting else _LONG_POLL_S
 
@@ -278,7 +222,7 @@ class Agent:
         if self._look_again_at_s.get(digest, now) > now:
             return True
         try:
-            self._take_up(name, self._known.study(listed, self._context.clients[Side.A].study))
+            self._take_up(listed)
         except UnknownStudy:
             return True  # server B does not have it yet
         except (MoietyError, OSError) as refused:  # what a server answered once must not keep a site out for good
@@ -287,14 +231,19 @@ class Agent:
             return True
         return False
 
-    def _take_up(self, name: str, signed: Signed[Study]) -> None:
-        known = StudyJournal(self._context.state_dir, name).site_state()
-        if known is not None and known.over and known.study_digest == signed.message.digest():
-            self._over.add(name)  # nothing is left to do for it, nor to ask server B
+    def _take_up(self, listed: ListedStudy) -> None:
+        journal = self._journal(listed.name)
+        known = journal.site_state()
+        if known is not None and known.study_digest != listed.study_digest:
+            raise AnnouncementMismatch(f"study {listed.name!r} is another one than the journal's of that name")
+        if known is not None and known.over:
+            self._over.add(listed.name)  # nothing is left to do for it, nor to ask the servers
             return
+        signed = self._context.clients[Side.A].study(listed.name)
+        if (signed.message.name, signed.message.digest()) != (listed.name, listed.study_digest):
+            raise AnnouncementMismatch(f"study {listed.name!r}: the server lists another one than it shows")
         self._check_study(signed)
-        journal = self._journal(name)
-        if journal.site_state() is None:
+        if known is None:
             journal.write(journal.folder / "study.json", signed)
         self._start(signed, partial(Contributor, self._context, signed, journal))
 
@@ -306,9 +255,6 @@ class Agent:
         if held.require_signed(at_b, Side.B) != study:
             raise AnnouncementMismatch(f"study {study.name!r}: the two servers show different studies")
         held.require_pinned(study)
-        known = StudyJournal(self._context.state_dir, study.name).site_state()
-        if known is not None and known.study_digest != study.digest():
-            raise AnnouncementMismatch(f"study {study.name!r} is another one than the journal's of that name")
 
     def _journal(self, study: str) -> StudyJournal:
         return StudyJournal(self._context.state_dir, study, self._failpoints)

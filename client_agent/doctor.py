@@ -68,7 +68,6 @@ def _versions() -> Finding:
 
 
 def _of_ca(path: Path) -> str:
-    """Raises: ConfigurationError"""
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
@@ -91,7 +90,6 @@ def _own(settings: AgentSettings) -> Iterator[Finding]:
 
 
 def _device(settings: AgentSettings) -> str:
-    """Raises: ConfigurationError"""
     from client_agent.learning.flat_vector import pick_device
 
     return f"{settings.device} is {pick_device(settings.device)}"
@@ -170,7 +168,6 @@ def _servers(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:
 
 
 def _signed(settings: AgentSettings, side: Side) -> str:
-    """One signed request in an envelope. Raises: MoietyError"""
     with Site(settings) as site:
         studies = site.clients[side].studies().studies
     return f"taken; {len(studies)} studies are there"

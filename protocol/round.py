@@ -278,7 +278,7 @@ def judge(
     """Add both servers' shares: who is in range, and how far its update is from the requester's.
 
     An agent also leaves out a site that is farther away than a clipped update can be, one that its rule does not select
-    (``client_agent/requester/judgement.py``), and skips a round with too few contributors. The requester names
+    (``protocol/rounds/judgement.py``), and skips a round with too few contributors. The requester names
     one release set a round: servers refuse a second one, and one below the number that it announced.
 
     Reveals:  to the requester, of an honest contributor one distance; of an update out of range also about how large

@@ -60,8 +60,9 @@ def create(
     from client_agent.cli.tables import json_line
     from client_agent.learning.data import names_of
     from client_agent.settings import load_settings
-    from client_agent.study.approval import note_created
+    from client_agent.study.approval import note
     from client_agent.study.outbox import create_study
+    from host.audit_log import Action
     from protocol.text import NamesKind
 
     settings = load_settings(config)
@@ -78,7 +79,7 @@ def create(
             sys.stdout.write(f"study {study.name} can be created: {study.parameters.dimension} parameters are shared\n")
             sys.stdout.write(_spends_as_text(spends))
         return
-    note_created(settings, study)
+    note(settings, study, Action.STUDY_CREATED)
     create_study(settings.state_dir, study, pretrained, finish)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
     if json_output:

@@ -1,4 +1,9 @@
-"""The word of the people at a site before it begins a study: yes or no, not now; and who is notified while it waits."""
+"""A site's decision to begin a study: by its policy and budget, and by its people's word; else the requester is told.
+
+A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9): the
+requester starts no study that a site refuses. A site whose people declined or paused the study, or must mend something,
+says so too; that letter is moot as soon as the site says that it is ready.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,50 @@ from typing import Final
 
 from client_agent.net.watch import Stopped
 from client_agent.site.events import EventKind
+from client_agent.site.letters import Hindrance, StudyRefusal
 from client_agent.site.notifications import Notice
 from client_agent.study.approval import allowed_by_policy, approval_of
+from client_agent.study.mail import tell_requester
 from client_agent.study.participant import Participant
-from client_agent.study.refusals import send_hindrance
+from client_agent.study.privacy_spending import require_room_for
 from host.audit_log import Action
-from protocol.errors import MoietyError
+from protocol.errors import MoietyError, PolicyRefusal
+from protocol.messages.letter import LetterKind, Topic, told
+from protocol.policy.site_policy import check_study_allowed
 from protocol.text import printable
 
 _ASK_AGAIN_S: Final = 1.0
 _LEFT: Final = "a person took this site out of the study"
+
+
+def refused_study(owner: Participant) -> PolicyRefusal | None:
+    """Why this site's policy forbids the study, or its privacy budget does not hold it; None where neither does.
+
+    Raises: ConfigurationError, where data that a budget is asked about do not fit
+    """
+    context = owner.context
+    try:
+        check_study_allowed(owner.study, context.policy)
+        if owner.study.privacy is not None:
+            require_room_for(owner.study, owner.learner.sample_count(), context.budget, context.policy)
+    except PolicyRefusal as refusal:
+        return refusal
+    return None
+
+
+def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
+    """Tell the requester that this site takes no part. Raises: Unavailable; what the server refuses with"""
+
+    def write() -> StudyRefusal:
+        return StudyRefusal(
+            study_digest=owner.study_digest,
+            site=owner.context.site,
+            code=refusal.code,
+            clause=refusal.clause,
+            reason=told(refusal.told),
+        )
+
+    tell_requester(owner, owner.journal.folder / "refusal.sealed", Topic(LetterKind.REFUSAL), write)
 
 
 def approved(owner: Participant) -> bool:
@@ -57,9 +96,18 @@ def resumed(owner: Participant) -> bool:
 
 
 def tell_hindrance(owner: Participant, *, declined: bool = False, paused: bool = False) -> None:
-    """Once; whether it arrives or not, this site's own log has the reason."""
+    """``declined``: its people take no part in the study; ``paused``: for now; else they must mend something.
+
+    Once; whether it arrives or not, this site's own log has the reason.
+    """
+
+    def write() -> Hindrance:
+        since_s, site = int(owner.context.clock.now()), owner.context.site
+        digest = owner.study_digest
+        return Hindrance(study_digest=digest, site=site, since_s=since_s, declined=declined, paused=paused)
+
     try:
-        send_hindrance(owner, declined=declined, paused=paused)
+        tell_requester(owner, owner.journal.folder / "hindered.sealed", Topic(LetterKind.HINDERED), write)
     except MoietyError as later:
         owner.problem(None, f"the requester was not told that this site cannot begin: {later.detail}")
 
@@ -73,7 +121,6 @@ def _declined(owner: Participant, why: str) -> bool:
 
 
 def _tell_people(owner: Participant) -> None:
-    """Notify people by webhook or mail, where this site has them; nothing waits for it."""
     context = owner.context
     context.tell_people(
         Notice(

@@ -11,18 +11,16 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.net.envelopes import Body
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
-from client_agent.site.context import RELAY, reconcile
+from client_agent.site.context import agree_to_cohort, drop_sum, reconcile
 from client_agent.site.events import EventKind
 from client_agent.site.failpoints import Point
 from client_agent.site.letters import CountedClasses, WeightMail
 from client_agent.study.contribution import contribution_bytes
 from client_agent.study.isolation import agree_to_sum, colluders, note_sum, show_sum
+from client_agent.study.mail import fetched, notice
 from client_agent.study.participant import Participant
-from client_agent.study.release import require_skip
-from client_agent.study.sum_rows import agree_to_cohort, drop_sum
-from host.files import write_durably
+from client_agent.study.release import require_outcome
 from protocol.errors import (
     AnnouncementMismatch,
     Clause,
@@ -38,9 +36,16 @@ from protocol.errors import (
     UnknownResource,
     UnusableUpdate,
 )
-from protocol.messages import paths
-from protocol.messages.control import Announcement, Decline, RoundView, Signed, WeightList, require_signatures, sign
-from protocol.messages.letter import open_letter, seal_letter, told
+from protocol.messages.control import (
+    Announcement,
+    Decline,
+    RoundState,
+    RoundView,
+    Signed,
+    WeightList,
+    require_signatures,
+)
+from protocol.messages.letter import LetterKind, Topic, told
 from protocol.policy.clauses import Terms, check_altered_sums, check_discarded_sums, check_weight_list
 from protocol.policy.memory import remember_contribution, remember_skip
 from protocol.protection.ckks import check_key
@@ -136,9 +141,9 @@ class Decisions:
         owner, context = self._owner, self._context
         clause = error.clause if isinstance(error, PolicyRefusal) else None
         folder = owner.journal.round_folder(announcement.round)
-        letter = folder / "decline.sealed"
-        if not letter.exists():
-            decline = Decline(
+
+        def write() -> Decline:
+            return Decline(
                 study_digest=owner.study_digest,
                 round=announcement.round,
                 site=context.site,
@@ -146,15 +151,12 @@ class Decisions:
                 clause=clause,
                 reason=told(self._told(announcement, error)),
             )
-            signed = sign(decline, context.site, context.keys.signing)
-            to = owner.requester_party
-            sealed = seal_letter(signed, "decline", owner.study_digest, context.site, to, announcement.round)
-            write_durably(letter, sealed)
-        topic = paths.fill(paths.DECLINE_TOPIC, round=announcement.round)
-        body = Body.of(letter.read_bytes())
+
+        topic = Topic(LetterKind.DECLINE, announcement.round)
+        body = notice(owner, folder / "decline.sealed", topic, write)
         for side in Side:  # each server closes the round by the letters that it holds itself
             try:
-                context.clients[side].put_mail(owner.study.name, topic, context.roster.requester, body)
+                context.clients[side].put_mail(owner.study.name, str(topic), context.roster.requester, body)
             except RefusedMessage as refused:  # too late, or came with other bytes: this site declines all the same
                 owner.problem(announcement.round, refused.detail)
         decision = Decision(
@@ -183,7 +185,6 @@ class Decisions:
     # --- the evidence ---
 
     def _check_announced(self, a: RoundView, b: RoundView) -> None:
-        """Both servers countersigned one and the same announcement of the requester."""
         roster = self._context.roster
         at_a = require_signatures(a.announcement, roster, (roster.requester, roster.operator_a.name))
         at_b = require_signatures(b.announcement, roster, (roster.requester, roster.operator_b.name))
@@ -196,7 +197,6 @@ class Decisions:
             self._context.sums.rule_out((at_a.study_digest, at_a.round))
 
     def _check_takes_part(self, announcement: Announcement) -> None:
-        """Before anything of the round is fetched. Raises: PolicyRefusal"""
         self.check_stays()
         self._check_own_keys(announcement)
         self._check_quiet(announcement)
@@ -224,20 +224,8 @@ class Decisions:
                 )
 
     def _weight_mail(self, announcement: Announcement) -> WeightMail:
-        context, requester = self._context, self._context.roster.requester
-        topic = paths.fill(paths.WEIGHTS_TOPIC, round=announcement.round)
-        name, most = self._owner.study.name, self._owner.letter_bytes
-        sealed = context.clients[RELAY].get_mail(name, topic, context.site, requester, most)
-        mail = open_letter(
-            sealed,
-            WeightMail,
-            "weights",
-            self._owner.study_digest,
-            requester,
-            context.site,
-            announcement.round,
-            context.keys.sealing,
-        )
+        topic = Topic(LetterKind.WEIGHTS, announcement.round)
+        mail = fetched(self._owner, topic, self._context.roster.requester, WeightMail)
         if mail.weight_list.digest() != announcement.weight_list_digest:
             raise AnnouncementMismatch(
                 f"round {announcement.round}: the weight list is not the announced one; nothing is contributed"
@@ -253,7 +241,7 @@ class Decisions:
             name = owner.study_digest, number
             unknown = not self._context.sums.accounted(name) or name in self._context.cohorts.rounds()
             if unknown or number in (memory.unsettled, memory.ranked, memory.apart):
-                require_skip(skip, self._context.roster, owner.study_digest, number)
+                require_outcome(skip, self._context.roster, owner.study_digest, number, RoundState.SKIPPED)
                 drop_sum(owner.context, owner.study_digest, number)
                 owner.save(memory=remember_skip(memory, number))
         if mail.counted is not None:

@@ -8,23 +8,22 @@ announcement (docs/protocol.md 3, 4, 9).
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
-from client_agent.contributor.consent import approved, resumed, tell_hindrance
+from client_agent.contributor.consent import approved, refused_study, resumed, send_refusal, tell_hindrance
 from client_agent.contributor.decisions import Decision, Decisions
 from client_agent.contributor.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
 from client_agent.net.exchange import pause_after
 from client_agent.net.watch import Stopped, same_round
-from client_agent.site.context import SiteContext
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord
+from client_agent.site.context import SiteContext, drop_sum
+from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
 from client_agent.study.isolation import note_welcomed, show_sum
-from client_agent.study.participant import Participant
-from client_agent.study.refusals import refused_study, send_refusal
+from client_agent.study.participant import RETRY_S, Participant
 from client_agent.study.release import ShownEnds, shown_ends, shown_outcome
-from client_agent.study.sum_rows import drop_sum
 from client_agent.study.transcripts import keep_transcript
 from host.audit_log import Action
 from host.files import write_durably
@@ -51,7 +50,6 @@ _OPENED: Final = {RoundState.RANKED: RoundEnd.RANKED, RoundState.CLOSED: RoundEn
 _WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, *_OPENED.values()})
 _VERSION: Final = re.compile(r"[0-9]{1,7}")
 _IDLE_S: Final = 30.0
-_RETRY_S: Final = 0.5
 
 
 class Contributor(Participant):
@@ -91,7 +89,7 @@ class Contributor(Participant):
                     pause_s = _IDLE_S
                 except (Unavailable, UnknownResource) as later:
                     self.told_later(None, later)
-                    pause_s = pause_after(later, _RETRY_S)
+                    pause_s = pause_after(later, RETRY_S)
                 except ConfigurationError:
                     raise
                 except RosterUnknown as unknown:
@@ -112,19 +110,10 @@ class Contributor(Participant):
             self.problem_once(None, fork)
 
     def _refuse(self, refusal: PolicyRefusal) -> None:
-        """This site's part is over before it began: the requester is told."""
-        while True:
-            try:
-                send_refusal(self, refusal)
-            except Unavailable as later:
-                self.problem(None, later.detail)
-                if self.context.pause(pause_after(later, _RETRY_S)):
-                    raise Stopped from None
-            except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
-                self.problem(None, ended.detail)
-                break
-            else:
-                break
+        try:
+            self.retried(partial(send_refusal, self, refusal))
+        except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
+            self.problem(None, ended.detail)
         self.note(Action.STUDY_ENDED, f"refused by this site: {refusal.detail}")
         self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
@@ -135,7 +124,7 @@ class Contributor(Participant):
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)
         waiting = set(Side)
         while waiting:
-            pause_s = _RETRY_S
+            pause_s = RETRY_S
             for side in tuple(waiting):
                 try:
                     self.context.clients[side].ready(self.study.name, notice)
@@ -145,7 +134,7 @@ class Contributor(Participant):
                     waiting.discard(side)
                 except (Unavailable, UnknownResource) as later:
                     self.problem(None, later.detail)
-                    pause_s = max(pause_s, pause_after(later, _RETRY_S))
+                    pause_s = max(pause_s, pause_after(later, RETRY_S))
                 except RefusedMessage as refused:
                     self.problem(None, refused.detail)
                     pause_s = _IDLE_S
@@ -256,7 +245,6 @@ class Contributor(Participant):
         return skip.message.reason
 
     def _settle_opened(self, a: RoundView, b: RoundView) -> None:
-        """Raises: UnknownResource until a server shows that both signed the end of a round that sums nothing"""
         if shown_outcome(a, b, self.context.roster, self.study_digest, a.state) is None:
             raise UnknownResource(f"round {a.round}: no server shows that it is {a.state} with both signatures yet")
 
@@ -289,48 +277,33 @@ class Contributor(Participant):
         announcement, version = decision.announcement, self.state.model_version
         ahead = int(announcement.purpose.plan.steps_model)
         applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
+        past = shown_release(decision, view, other)
         if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
-            self._settle_unseen(decision, view, other)
+            if past is not None:
+                self._settle_unseen(past, other)
             self._record(decision, RoundEnd.DECLINED, view.attempt, decision.reason)
             return
-        if view.agreed_set is None or view.release_set is None:
+        if past is None:
             raise UnknownResource(f"round {view.round}: the server shows a release without its evidence")
-        past = PastRelease(
-            announcement=announcement,
-            weight_list=decision.weight_list,
-            agreed_set=view.agreed_set,
-            release_set=view.release_set,
-            sum_release=view.sum_release,
-            go=view.go or other.go,
-        )
         end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
         if end is RoundEnd.RELEASED:
             attest(self, past)
         keep_transcript(self, (view, other), past)
         self._record(decision, end, view.attempt, decision.reason, past)
 
-    def _settle_unseen(self, decision: Decision, view: RoundView, other: RoundView) -> None:
+    def _settle_unseen(self, past: PastRelease, other: RoundView) -> None:
         """The sum of a round that this site takes no average of is remembered as what it was, if that is proven.
 
         The requester may sign several release sets; only what both servers show is the one that was summed.
         """
-        if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
+        number = past.announcement.round
+        if other.release_set is None or other.release_set.message != past.release_set.message:
+            self.problem(number, f"round {number}: the servers show different release sets; none is believed")
             return
-        if other.release_set is None or other.release_set.message != view.release_set.message:
-            self.problem(view.round, f"round {view.round}: the servers show different release sets; none is believed")
-            return
-        past = PastRelease(
-            announcement=decision.announcement,
-            weight_list=decision.weight_list,
-            agreed_set=view.agreed_set,
-            release_set=view.release_set,
-            sum_release=view.sum_release,
-            go=view.go or other.go,
-        )
         try:
             show_sum(self, past)
         except MoietyError as unproven:
-            self.problem(view.round, unproven.detail)
+            self.problem(number, unproven.detail)
 
     def _take_missed(self, past: PastRelease, decision: Decision) -> None:
         """A release whose end this site did not see: the evidence came with the next weight list."""
@@ -346,15 +319,11 @@ class Contributor(Participant):
         release = None if past is None else past.release_set.message
         encoded = self.journal.round_folder(announcement.round) / "encoded.json"
         self.record(
-            RoundRecord(
-                time_s=self.context.clock.now(),
-                study=self.study.name,
-                site=self.context.site,
-                round=announcement.round,
-                state=end if decision.accepted or end not in _WITHOUT_SUM else RoundEnd.DECLINED,
+            self.round_record(
+                announcement.round,
+                end if decision.accepted or end not in _WITHOUT_SUM else RoundEnd.DECLINED,
                 attempt=attempt,
                 reason=reason,
-                model_version=self.state.model_version or 0,
                 purpose=announcement.purpose,
                 weights=() if decision.weight_list is None else decision.weight_list.weights,
                 grid=self.study.parameters.weight_grid,
@@ -366,3 +335,17 @@ class Contributor(Participant):
                 clipped=self.encode(announcement, 0).clipped if encoded.exists() else None,
             )
         )
+
+
+def shown_release(decision: Decision, view: RoundView, other: RoundView) -> PastRelease | None:
+    """The evidence of a released round; None where a piece of it is missing."""
+    if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
+        return None
+    return PastRelease(
+        announcement=decision.announcement,
+        weight_list=decision.weight_list,
+        agreed_set=view.agreed_set,
+        release_set=view.release_set,
+        sum_release=view.sum_release,
+        go=view.go or other.go,
+    )

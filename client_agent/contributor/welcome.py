@@ -8,11 +8,12 @@ from client_agent.learning.learner import Vector
 from client_agent.site.context import RELAY
 from client_agent.site.letters import Welcome, require_same
 from client_agent.study.attestation import require_attested
+from client_agent.study.mail import fetched
 from client_agent.study.participant import Participant
 from protocol.errors import PolicyRefusal
 from protocol.messages import letter, paths
 from protocol.messages.control import Signed, require_signatures
-from protocol.messages.letter import LetterKind, most_bytes, open_letter
+from protocol.messages.letter import LetterKind, Topic, most_bytes
 from protocol.policy.clauses import check_first_model
 from protocol.rounds.evidence import check_release
 from protocol.shared_model import initial_state, model_digest_of, model_part
@@ -21,18 +22,7 @@ from protocol.shared_model import initial_state, model_digest_of, model_part
 def open_welcome(owner: Participant, version: int) -> Welcome:
     """The welcome to one model version. Raises: BrokenSeal, BadSignature, Unavailable"""
     context, requester = owner.context, owner.context.roster.requester
-    topic = paths.fill(paths.WELCOME_TOPIC, version=version)
-    sealed = context.clients[RELAY].get_mail(owner.study.name, topic, context.site, requester, owner.letter_bytes)
-    signed = open_letter(
-        sealed,
-        Signed[Welcome],
-        "welcome",
-        owner.study_digest,
-        requester,
-        context.site,
-        version,
-        context.keys.sealing,
-    )
+    signed = fetched(owner, Topic(LetterKind.WELCOME, version), requester, Signed[Welcome])
     welcome: Welcome = require_signatures(signed, context.roster, (requester,))
     require_same("study", welcome.study_digest, owner.study_digest)
     require_same("site", welcome.site, context.site)
@@ -99,7 +89,7 @@ def first_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
 
 def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
     """The model that a welcome names, with the server optimiser's moments behind it. Raises: BrokenSeal, Unavailable"""
-    topic = paths.fill(paths.CHECKPOINT_TOPIC, version=welcome.model_version)
+    topic = str(Topic(LetterKind.CHECKPOINT, welcome.model_version))
     path = owner.journal.folder / "checkpoint.sealed"
     requester = owner.context.roster.requester
     most = most_bytes(LetterKind.CHECKPOINT, owner.study, len(owner.context.roster.sites))

@@ -123,7 +123,7 @@ class Answer:
                 asked.server.key_id,
             )
         except (BadSignature, MalformedMessage) as refused:
-            raise self._not_the_servers(refused.detail, self._explanation()) from None
+            raise self._not_the_servers(refused.detail, _shown(self._told())) from None
         if self._verified.content_type == ANSWER_TYPE:
             self.status, self._enclosed = self._opened(self._verified, max(most_bytes, PROBLEM_BYTES))
         elif self._verified.content_type != SEALED_TYPE:
@@ -266,10 +266,6 @@ class Answer:
                 "nothing of it was used, and it is asked for again; look at the line, or for a proxy on the way that "
                 "holds answers back"
             )
-
-    def _explanation(self) -> str:
-        """Return the explanation in an answer without a signature: a server that did not know who asked has none."""
-        return _shown(self._told())
 
     def _told(self) -> bytes:
         """The beginning of an answer that is not the server's, or nothing; nobody waits for one that drips."""

@@ -57,7 +57,6 @@ class Contacts:
             return self._known.get(server, Contact(server=server))
 
     def reached(self, server: str, date: str | None) -> None:
-        """An answer came now, with this Date."""
         now = self._clock()
         ahead = _ahead(date, now)
         with self._lock:

@@ -58,7 +58,6 @@ class Body:
 
     @classmethod
     def file(cls, path: Path, digest: bytes) -> Body:
-        """A file and its SHA-256."""
         return cls(path, digest, path.stat().st_size)
 
     @classmethod

@@ -1,9 +1,7 @@
 """One request and its answer; what a server refuses with becomes the error that it stands for.
 
-Tell whether a request was refused because two clocks disagree, and which one to look at. Signatures live for a minute
-(docs/protocol.md 3), so a site whose clock is off is refused everywhere, and a server whose clock is off refuses
-everybody. A server's answer carries its time in the Date header. Nobody signed that: it is for a person to read, and
-changes nothing.
+Signatures live for a minute (docs/protocol.md 3), so a clock that is off has every request refused. An answer's Date
+header, which nobody signed, tells a person which clock to look at; it changes nothing else.
 """
 
 from __future__ import annotations
@@ -70,7 +68,6 @@ def wrong_clock(date: str | None, now_s: float, server: str) -> WrongClock | Non
 
 
 def _ahead(date: str, now_s: float) -> float | None:
-    """Return by how much this machine's clock is ahead of a Date header; None without one."""
     try:
         return now_s - parsedate_to_datetime(date[:64]).timestamp()
     except (ValueError, OverflowError, TypeError):
@@ -167,7 +164,6 @@ class Exchange:
         return self._answered(self._close_request(False))
 
     def _answered(self, made: tuple[httpx.Request, Closed]) -> Answer:
-        """Raises: SessionOver, at once, where that is what the answer says"""
         request, closed = made
         try:
             return self._accepted(self._received(request, closed), closed)
@@ -267,13 +263,8 @@ def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
             yield from _leaves(child)
 
 
-def _most_precise() -> dict[str, type[MoietyError]]:
-    table: dict[str, type[MoietyError]] = {}
-    for kind in _leaves(MoietyError):
-        code = kind.__dict__.get("code")
-        if isinstance(code, ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable)):
-            table[code.value] = kind  # children come after their parents
-    return table
-
-
-_CLASS_OF_CODE: Final = _most_precise()
+_CLASS_OF_CODE: Final = {  # children come after their parents
+    kind.code.value: kind
+    for kind in _leaves(MoietyError)
+    if isinstance(kind.__dict__.get("code"), ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable))
+}

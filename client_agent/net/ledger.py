@@ -1,11 +1,8 @@
 """The egress ledger: every byte that leaves or enters this site, with what it was for.
 
-One JSON line per request or TLS handshake. The socket counts are taken at the socket, below TLS, so that the totals can
-be compared with what a firewall saw. What is asked again and again while nothing happens becomes, an hour later, one
-line an hour; everything else keeps its own line until the files reach their bound, and its sum for ever
-(``LedgerFiles``). No byte is left out or counted twice by that.
-
-A ledger's files: what is new line by line, what is older in numbered files, all of it counted once after any crash.
+One JSON line per request or TLS handshake, counted at the socket, below TLS, so that totals can be compared with a
+firewall's. What is asked again and again while nothing happens becomes, an hour later, one line an hour; everything
+else keeps its line until the files reach their bound, and its sum for ever. No byte is left out or counted twice.
 
     ledger.jsonl           a head, then the lines of the last hours
     ledger/000001.jsonl    older ones, as a ledger sums them; a file more whenever one is full
@@ -236,7 +233,6 @@ class LedgerEntry(BaseModel):
         return int(self.time_s // _HOUR_S)
 
     def and_(self, other: LedgerEntry) -> LedgerEntry:
-        """The sum of two that are alike."""
         ends = (self.last_s or self.time_s, other.last_s or other.time_s)
         return self.model_copy(
             update={
@@ -251,7 +247,6 @@ class LedgerEntry(BaseModel):
         )
 
     def line(self) -> bytes:
-        """As a ledger has it."""
         return self.model_dump_json(exclude_defaults=True).encode()
 
 
@@ -366,7 +361,6 @@ def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 
 
 def _kind(entry: LedgerEntry) -> tuple[object, ...]:
-    """Return the key by which exchanges are summed."""
     return (entry.server, entry.study, entry.method, entry.path, entry.purpose, entry.status, entry.tls_version)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final, Self
@@ -112,8 +112,6 @@ class QuietHours:
 
 
 NO_QUIET_HOURS: Final = QuietHours()
-Gate = Callable[[str, int], None]
-"""A check of a transfer's purpose and length in bytes. Raises: QuietNow"""
 
 
 def _window(entry: str) -> _Window:

@@ -97,10 +97,8 @@ class ServerClient:
         """``in_sessions``: requests agree on keys once for many of them, where the server grants it. ``waits``: the
         clock on which its threads wait for each other.
         """
-        if operator.url is None:
-            raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
         self.side = side
-        self.operator = operator
+        self.follow(operator)
         self._keys = keys
         self._retry = retry
         self._clock = clock
@@ -126,7 +124,6 @@ class ServerClient:
     # --- studies ---
 
     def create_study(self, study: Signed[Study]) -> Signed[Study]:
-        """Hand in a study; comes back countersigned."""
         answer = self._send("POST", paths.STUDIES, Body.of(study.canonical()), "create study")
         return Signed[Study].parse(answer)
 
@@ -184,7 +181,6 @@ class ServerClient:
     # --- mail between sites ---
 
     def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
-        """Leave sealed bytes for another site."""
         path = paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient)
         self._send("PUT", path, body, f"mail {topic}", NOTHING_BYTES)
 

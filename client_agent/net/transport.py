@@ -35,6 +35,9 @@ BEFORE_HEAD_BYTES: Final = 2**19
 """The most bytes until an answer's head is complete: interim answers count, and the body's first read behind it."""
 _HEAD_S: Final = 600.0
 """The time from a head's or piece's first byte, a TLS server's tickets too, to its last: longer than any long poll."""
+_PATIENCE_S: Final = 120.0
+_LEAST_SENT_BYTES_PER_S: Final = 2**10
+"""A request of which less has left, after the first minutes, goes to a server that holds this site up."""
 _HEADERS_TOO_LARGE: Final = 431
 _H11_BYTES: Final = 100 * 2**10
 """The most that h11 holds of a head that is not complete; the count of bytes allows less."""
@@ -122,9 +125,17 @@ class Account:
         self.most_bytes = most_bytes
         self._monotonic = monotonic
         self._first_s: float | None = None
+        self._began_s: float | None = None
 
     def sent(self, count: int) -> None:
         self.sent_bytes += count
+
+    def sends(self) -> None:
+        """More of a request is due. Raises: httpx.WriteTimeout, for one that is taken byte by byte"""
+        now_s = self._monotonic()
+        self._began_s = now_s if self._began_s is None else self._began_s
+        if now_s - self._began_s > _PATIENCE_S + self.sent_bytes / _LEAST_SENT_BYTES_PER_S:
+            raise httpx.WriteTimeout(f"{self.sent_bytes} bytes were taken in {now_s - self._began_s:.0f} s")
 
     def received(self, count: int) -> None:
         """Raises: TooLarge; httpx.ReadTimeout, for a head or a piece that comes byte by byte"""
@@ -179,6 +190,8 @@ class CountedStream:
         self._tls: ssl.SSLObject | None = None
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
+        self._early = b""
+        """The beginning of an answer that came before all of its request was taken."""
 
     @cached_property
     def _received(self) -> memoryview:
@@ -196,7 +209,7 @@ class CountedStream:
 
     @property
     def is_readable(self) -> bool:
-        if self._incoming.pending or (self._tls is not None and self._tls.pending()):
+        if self._early or self._incoming.pending or (self._tls is not None and self._tls.pending()):
             return True
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
@@ -215,6 +228,9 @@ class CountedStream:
 
     def read(self, most_bytes: int, within_s: float | None) -> bytes:
         """Raises: httpx.ReadTimeout, httpx.NetworkError"""
+        if self._early:
+            early, self._early = self._early, b""
+            return early
         with _mapped(httpx.ReadTimeout, httpx.NetworkError):
             self._sock.settimeout(within_s)
             tls = self._tls
@@ -227,23 +243,54 @@ class CountedStream:
             return bytes(self._opened[: _records_at_hand(tls, self._opened, count)])
 
     def write(self, data: bytes, within_s: float | None) -> None:
-        """Raises: httpx.ReadTimeout, httpx.WriteError"""
+        """Raises: httpx.ReadTimeout; httpx.WriteError, also where the server answers and takes no more"""
         with _mapped(httpx.ReadTimeout, httpx.WriteError):
             self._sock.settimeout(within_s)
             tls = self._tls
             if tls is None:
-                self._send(data)
+                self._send(data, self._room_or_answer)
                 return
             view = memoryview(data)
             while view:
-                view = view[self._pump(partial(tls.write, view[:_SOCKET_BYTES])) :]
+                view = view[self._pump(partial(tls.write, view[:_SOCKET_BYTES]), self._room_or_answer) :]
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # wakes a thread that waits in recv
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def _pump(self, operation: Callable[[], T]) -> T:
+    def _room_or_answer(self) -> None:
+        """Wait until the socket takes bytes. Raises: TimeoutError; BrokenPipeError, where an answer comes instead"""
+        self.account.sends()
+        within_s = self._sock.gettimeout()
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN | select.POLLOUT)
+        while True:
+            found = poll.poll(None if within_s is None else within_s * 1000)
+            if not found:
+                raise TimeoutError("the server takes no more of the request")
+            if found[0][1] & ~select.POLLIN:
+                return
+            if self._hears_early():
+                raise BrokenPipeError("the server answered before it took all of the request")
+
+    def _hears_early(self) -> bool:
+        """Take what has come; under TLS it may be a ticket, which answers nothing."""
+        data = self._receive(_SOCKET_BYTES)
+        if self._tls is None:
+            self._early += data
+            return True
+        self._incoming.write(data) if data else self._incoming.write_eof()
+        try:
+            self._early += self._opened[: _read_into(self._tls, self._opened)]
+        except ssl.SSLWantReadError:
+            self.account.begins()  # the answer's head has its own time, however long the request takes
+            return False
+        except ssl.SSLError:  # the end, or an error, which the next read meets again
+            return True
+        return True
+
+    def _pump(self, operation: Callable[[], T], room: Callable[[], None] = lambda: None) -> T:
         """Run a TLS operation, moving bytes between its buffers and the socket until it is done."""
         while True:
             try:
@@ -257,12 +304,13 @@ class CountedStream:
                     self._send(self._outgoing.read())
                 raise
             else:
-                self._send(self._outgoing.read())
+                self._send(self._outgoing.read(), room)
                 return result
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes, room: Callable[[], None] = lambda: None) -> None:
         view, pace = memoryview(data), self._paces.up
         while view:
+            room()
             count = self._sock.send(view if pace is None else view[:PACED_BYTES])
             self.account.sent(count)
             view = view[count:]
@@ -280,7 +328,6 @@ class CountedStream:
 
 
 def _read_into(tls: ssl.SSLObject, room: memoryview) -> int:
-    """One record at most."""
     return cast("int", tls.read(len(room), room))
 
 
@@ -565,7 +612,7 @@ class CountingTransport(httpx.BaseTransport):
                     stream.start_tls(self._context, host, within_s)
                 finally:
                     self._tls_version = stream.tls_version or self._tls_version
-                    self._write("TLS", "", HANDSHAKE, None, (0, 0), handshake)
+                    self._note(handshake, method="TLS", path="", purpose=HANDSHAKE)
         except BaseException:
             stream.close()
             raise
@@ -594,34 +641,27 @@ class CountingTransport(httpx.BaseTransport):
             self._give_back(exchange.connection)
         self._places.release()
         request = exchange.request
-        purpose = str(request.extensions.get("purpose", "request"))
-        bodies = (exchange.body_sent_bytes, exchange.body_received_bytes)
-        study = request.extensions.get("study")
-        self._write(request.method, request.url.path, purpose, exchange.status, bodies, exchange.account, study)
-
-    def _write(
-        self,
-        method: str,
-        path: str,
-        purpose: str,
-        status: int | None,
-        bodies: tuple[int, int],
-        account: Account,
-        study: str | None = None,
-    ) -> None:
-        self._ledger.append(
-            LedgerEntry(
-                time_s=self._clock(),
-                server=self._server,
-                method=method,
-                path=path,
-                purpose=purpose,
-                status=status,
-                body_sent_bytes=bodies[0],
-                body_received_bytes=bodies[1],
-                socket_sent_bytes=account.sent_bytes,
-                socket_received_bytes=account.received_bytes,
-                tls_version=self._tls_version,
-                study=study,
-            )
+        extensions = request.extensions
+        self._note(
+            exchange.account,
+            method=request.method,
+            path=request.url.path,
+            purpose=str(extensions.get("purpose", "request")),
+            status=exchange.status,
+            body_sent_bytes=exchange.body_sent_bytes,
+            body_received_bytes=exchange.body_received_bytes,
+            study=extensions.get("study"),
         )
+
+    def _note(self, account: Account, **facts: object) -> None:
+        counted = {
+            "time_s": self._clock(),
+            "server": self._server,
+            "status": None,
+            "body_sent_bytes": 0,
+            "body_received_bytes": 0,
+            "socket_sent_bytes": account.sent_bytes,
+            "socket_received_bytes": account.received_bytes,
+            "tls_version": self._tls_version,
+        }
+        self._ledger.append(LedgerEntry.model_validate(counted | facts))

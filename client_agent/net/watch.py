@@ -6,13 +6,12 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
 from client_agent.net.server_client import ServerClient
-from host.clock import SYSTEM, Clock, at_once
+from host.clock import SYSTEM, Clock
 from host.files import is_full
 from protocol.errors import MoietyError, StorageFull, UnknownStudy
 from protocol.messages.control import RoundView, StudyView
@@ -59,7 +58,6 @@ def words_of(failure: MoietyError | OSError) -> str:
     return f"{what} ({type(failure).__name__}): look at this machine's disk and at what else uses the state folder"
 
 
-T = TypeVar("T")
 _LONG_POLL_S: Final = 20.0
 _UNKNOWN_PAUSE_S: Final = 0.3
 _PROBLEM_PAUSE_S: Final = 1.0
@@ -171,11 +169,6 @@ class StudyWatch:
             self._views[side] = view
             self._serial += 1
             self._changed.notify_all()
-
-
-def at_both(call: Callable[[Side], T], clock: Clock) -> dict[Side, T]:
-    """One call at each server, at the same time; the first error is raised after both have ended."""
-    return at_once({side: partial(call, side) for side in Side}, clock, "both")
 
 
 def same_round(views: tuple[StudyView, StudyView]) -> tuple[RoundView, RoundView] | None:

@@ -8,20 +8,19 @@ from typing import Final
 
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.requester.plan import situation
-from client_agent.requester.postbox import Evidence
+from client_agent.requester.postbox import send_welcome
 from client_agent.requester.state import RoundPlan, Welcomed
 from client_agent.requester.study import RequesterStudy
-from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
 from client_agent.site.journal import Awaited, AwaitedSite, keep_awaited, minute
-from client_agent.site.letters import Attestation
-from client_agent.study.attestation import ATTESTED, checkpoint_digest, contributors_of, needed
+from client_agent.site.letters import Attestation, Hindrance, StudyRefusal
+from client_agent.study.attestation import checkpoint_digest, contributors_of, needed
 from client_agent.study.contribution import contribution_bytes
-from client_agent.study.refusals import hindered_sites, public_text, read_hindrance, read_refusal, refusing_sites
-from protocol.errors import BadSignature, RefusedMessage, Unavailable, UnknownResource
-from protocol.messages import paths
-from protocol.messages.control import EndCause, Purpose, Signed, StudyEndState, StudyView, require_signatures
-from protocol.messages.letter import ATTESTED_SEALED_BYTES, open_letter
+from client_agent.study.mail import fetched, senders
+from protocol.errors import BadSignature, RefusedMessage
+from protocol.messages.control import EndCause, Purpose, Signed, Study, StudyEndState, StudyView, require_signatures
+from protocol.messages.letter import LetterKind, Topic
+from protocol.parameters import Needs
 from protocol.rounds.evidence import PastRelease
 from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import SiteFacts
@@ -41,8 +40,7 @@ def welcome(owner: RequesterStudy, sites: list[str], *, longest_s: float = _LONG
     if attestations is None:
         return False
     model = owner.require_kept().astype("<f4").tobytes()
-    evidence = Evidence(owner.led_here(), attestations)
-    owner.retried(lambda: owner.postbox.send_welcome(sites, owner.state.model_version or 0, model, evidence))
+    owner.retried(lambda: send_welcome(owner, sites, model, attestations))
     return True
 
 
@@ -82,10 +80,8 @@ def _read_new(
     owner: RequesterStudy, past: PastRelease, view: StudyView, read: dict[str, Signed[Attestation] | None]
 ) -> None:
     """Letters that were not read yet; None for one that does not open, or names another model than this one."""
-    prefix = paths.fill(paths.ATTESTED_TOPIC, version=owner.state.model_version or 0) + "/"
-    for entry in view.mail:
-        sender = entry.removeprefix(prefix)
-        if entry.startswith(prefix) and sender in contributors_of(owner, past) and sender not in read:
+    for sender in senders(view, Topic(LetterKind.ATTESTED, owner.state.model_version or 0)):
+        if sender in contributors_of(owner, past) and sender not in read:
             try:
                 read[sender] = _read(owner, past, sender)
             except RefusedMessage as refused:
@@ -94,14 +90,9 @@ def _read_new(
 
 
 def _read(owner: RequesterStudy, past: PastRelease, sender: str) -> Signed[Attestation]:
-    """Raises: BrokenSeal, BadSignature"""
-    own, version = owner.context.site, owner.state.model_version or 0
-    topic = paths.fill(paths.ATTESTED_TOPIC, version=version)
-    sealed = owner.retried(
-        lambda: owner.context.clients[RELAY].get_mail(owner.study.name, topic, own, sender, ATTESTED_SEALED_BYTES)
-    )
-    key = owner.context.keys.sealing
-    signed = open_letter(sealed, Signed[Attestation], ATTESTED, owner.study_digest, sender, own, version, key)
+    version = owner.state.model_version or 0
+    topic = Topic(LetterKind.ATTESTED, version)
+    signed = owner.retried(lambda: fetched(owner, topic, sender, Signed[Attestation]))
     message = require_signatures(signed, owner.context.held.chain.newest_with(sender), (sender,))
     expected = Attestation(
         study_digest=owner.study_digest,
@@ -147,7 +138,6 @@ class MissingSites:
         self._owner.event(EventKind.STUDY, None, awaited.text)
 
     def over(self) -> None:
-        """The study waits no more, whoever came."""
         keep_awaited(self._owner.journal, None)
 
     def _of(self, site: str, a: StudyView, b: StudyView) -> str:
@@ -162,18 +152,11 @@ class MissingSites:
         return f"nothing heard of its agent in this study: {_SILENT}"
 
     def _read_hindrances(self, view: StudyView) -> None:
-        """A letter that does not open is named once and counts for nothing."""
+        topic = Topic(LetterKind.HINDERED)
         contributors = {party.name for party in self._owner.context.roster.contributors}
-        for sender in sorted(hindered_sites(view) & contributors - self._hindered.keys()):
-            entry = f"{paths.HINDERED_TOPIC}/{sender}"
-            if entry in self._owner.progress.unreadable:
-                continue
-            try:
-                told = read_hindrance(self._owner, sender)
-            except (UnknownResource, Unavailable):
-                continue
-            except RefusedMessage as refused:
-                self._owner.put_aside(entry, paths.HINDERED_TOPIC, refused.detail)
+        for sender in sorted({*senders(view, topic)} & contributors - self._hindered.keys()):
+            told = self._owner.heard(topic, sender, Signed[Hindrance], patient=False)
+            if told is None:
                 continue
             why = _DECLINED if told.declined else _PAUSED if told.paused else _HINDERED
             self._hindered[sender] = f"since {minute(told.since_s)} {why}"
@@ -296,27 +279,40 @@ def _send_model(owner: RequesterStudy, wanted: list[str], why: str, **within: fl
 
 
 def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]:
-    """Contributors that are ready at both servers, in roster order."""
     both = set(a.ready) & set(b.ready)
     return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
 
 
 def _hear_refusal(owner: RequesterStudy, view: StudyView) -> bool:
     """Return whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
-    contributors = {party.name for party in owner.context.roster.contributors}
-    for sender in refusing_sites(view):
-        entry = f"{paths.REFUSAL_TOPIC}/{sender}"
-        if sender not in contributors or entry in owner.progress.unreadable:
-            continue
-        try:
-            refusal = owner.retried(partial(read_refusal, owner, sender))
-        except UnknownResource:
-            continue
-        except RefusedMessage as refused:
-            owner.put_aside(entry, paths.REFUSAL_TOPIC, refused.detail)
+    topic, contributors = Topic(LetterKind.REFUSAL), {party.name for party in owner.context.roster.contributors}
+    for sender in senders(view, topic):
+        refusal = owner.heard(topic, sender, Signed[StudyRefusal]) if sender in contributors else None
+        if refusal is None:
             continue
         public = public_text(owner.study, sender)
         why = f"site {sender!r} refuses the study: {printable(refusal.reason)}"
         owner.end_study(StudyEndState.FAILED, EndCause.STUDY_REFUSED, public, why, clause=refusal.clause, site=sender)
         return True
     return False
+
+
+def public_text(study: Study, site: str) -> str:
+    """Why the study ends, as the servers may read it: from the study alone, nothing of the site's letter.
+
+    A rule of a study under CKKS opens nothing about single sites, so there only the protection can be refused.
+    """
+    if not study.protection.plan.opens:
+        return f"site {site!r} takes no part in a study under CKKS; no round was begun"
+    needs = (study.rule.needs, study.rule.name.declared.measures)
+    opens = " and ".join(one.value for one in needs if one is not Needs.NOTHING)
+    opened = f"rule open {opens or Needs.NOTHING.value}"
+    if study.ranking is not None:
+        ranks = "ranking open inner_products"
+        opened = f"{opened} or its {ranks}" if opens else ranks
+    if study.summary is not None:
+        opened = f"{opened}, or its summary sums,"
+    if study.privacy is not None:
+        asked = f"let the study's {opened} about it, or asks for other noise, or its privacy budget is too small"
+        return f"site {site!r} does not {asked}; no round was begun"
+    return f"site {site!r} does not let the study's {opened} about it; no round was begun"

@@ -1,21 +1,18 @@
-"""The rounds that measure or rank and sum nothing, as the requester drives them (docs/protocol.md 8, 10).
+"""The rounds that sum nothing, as the requester drives them: a measurement, and the ranking (docs/protocol.md 8, 10).
 
-The round that measures updates and sums nothing, as the requester drives it (docs/protocol.md 8, 10). Like any measured
-round up to the products. Then the servers end it, and the requester opens what both keep for it.
-
-The round that ranks the sites, as the requester drives it; it ends when both servers say so (docs/protocol.md 8). Like
-any measured round up to the products, with vectors of its own. Then nothing is released: the servers end it, and the
-requester opens what both keep for it, once, into ``ranking.json``.
+Like any measured round up to the products; the ranking's vectors are the sites' linear models. Then the servers end
+the round, and the requester opens what both keep for it; a ranking's, once, into ``ranking.json``.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.ridge import JudgedOn, JudgingForm
-from client_agent.requester.openings import Opened, open_sites, query_vector
+from client_agent.requester.openings import open_sites, query_vector
 from client_agent.requester.own_update import own_noise
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.state import Refused, RoundPlan, Settled
@@ -27,7 +24,7 @@ from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
 from host.files import write_pieces
 from protocol.arithmetic.ring import Ring
-from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
+from protocol.errors import ProtocolViolation
 from protocol.messages.control import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import StudyParameters
@@ -45,33 +42,16 @@ class MeasuringRound(RequesterRound):
         """Once both servers have closed it: what it opened is on disk before the round is settled."""
         if not self.opened_without_sum(a, b):
             return super().ended(a, b)
-        opened, encoded = self._opened(a, b), self._encoded
+        encoded = self._encoded
         if encoded is None:
             raise ProtocolViolation(f"round {self._number} was closed without this requester's update")
-        measured, reason = None, _MEASUREMENT_LOST if opened is None else ""
-        if opened is not None:
-            reason = "" if opened.measured.took_part else _NOBODY
-            noise = own_noise(self._owner, self._number).variance
-            measured = opened.measured.model_copy(update={"requester_norm": encoded.norm, "variance": noise})
-        return Settled(
-            end=RoundEnd.CLOSED,
-            attempt=a.attempt,
-            reason=reason,
-            declines=tuple(self._declines.values()),
-            clipped=encoded.clipped,
-            requester_norm=encoded.norm,
-            measured=measured,
-            failed_check=() if opened is None else opened.left_out,
-        )
-
-    def _opened(self, a: RoundView, b: RoundView) -> Opened | None:
-        """None where a server has nothing to open."""
-        try:
-            return self._owner.retried(lambda: self._openings.opened(a, b, self._facts()))
-        except UnknownResource:
-            return None
-        except RefusedMessage as refused:
-            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+        opened = self.opened_or_none(lambda: self._openings.opened(a, b, self._facts()))
+        if opened is None:
+            return self.settled(RoundEnd.CLOSED, a, _MEASUREMENT_LOST)
+        noise = own_noise(self._owner, self._number).variance
+        measured = opened.measured.model_copy(update={"requester_norm": encoded.norm, "variance": noise})
+        reason = "" if measured.took_part else _NOBODY
+        return replace(self.settled(RoundEnd.CLOSED, a, reason), measured=measured, failed_check=opened.left_out)
 
 
 def after_measurement(owner: RequesterStudy, settled: Settled, number: int) -> dict[str, object]:
@@ -114,29 +94,26 @@ def make_judging(owner: Participant, round_number: int) -> Judging:
 
     Raises: UnusableUpdate
     """
-    folder = owner.journal.round_folder(round_number)
-    known = owner.journal.read(folder / _RECORD, Judging)
-    if known is not None:
-        return known
-    parameters = owner.study.parameters_in(Purpose.RANKING)
-    judging = owner.learner.judging_form()
-    form = judging.form
-    scale = query_scale(form.length, parameters.clip_norm)
-    seed = owner.context.randomness.bytes(32, f"judging rounding {owner.study_digest} round {round_number}")
-    write_pieces(folder / _QUERY, encode_vector(form.vector * scale, parameters, seed).pieces)
-    made = Judging(
-        scale=scale,
-        constant=form.constant,
-        error_bound=error_bound(parameters, form.length),
-        own_loss=_own_loss(owner, judging),
-        judged_on=judging.judged_on,
-    )
-    owner.journal.write(folder / _RECORD, made)
-    return made
+    folder, parameters = owner.journal.round_folder(round_number), owner.study.parameters_in(Purpose.RANKING)
+
+    def made() -> Judging:
+        judging = owner.learner.judging_form()
+        form = judging.form
+        scale = query_scale(form.length, parameters.clip_norm)
+        seed = owner.context.randomness.bytes(32, f"judging rounding {owner.study_digest} round {round_number}")
+        write_pieces(folder / _QUERY, encode_vector(form.vector * scale, parameters, seed).pieces)
+        return Judging(
+            scale=scale,
+            constant=form.constant,
+            error_bound=error_bound(parameters, form.length),
+            own_loss=_own_loss(owner, judging),
+            judged_on=judging.judged_on,
+        )
+
+    return owner.journal.once(folder / _RECORD, Judging, made)
 
 
 def judging_file(owner: Participant, round_number: int, parameters: StudyParameters) -> EncodedFile:
-    """Chunk access to the encoded query."""
     return EncodedFile(owner.journal.round_folder(round_number) / _QUERY, parameters.dimension)
 
 
@@ -151,12 +128,11 @@ class RankingRound(RequesterRound):
     def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
         super().__init__(owner, plan)
         self._parameters = owner.study.parameters_in(Purpose.RANKING)
-        self._judging: Judging | None = None
 
     def prepare_own(self) -> None:
         """The requester's part of the vectors is zeros; what it asks with is its query. Raises: UnusableUpdate"""
         self._encoded = self._owner.encode(self._announcement, self.plan.weight_list.grid)
-        self._judging = make_judging(self._owner, self._number)
+        make_judging(self._owner, self._number)
 
     def ended(self, a: RoundView, b: RoundView) -> Settled | None:
         """Once both servers have ended the ranking: what it opened is on disk before the round is settled."""
@@ -164,14 +140,7 @@ class RankingRound(RequesterRound):
             return super().ended(a, b)
         ranking = self._opened(a, b)
         self._owner.event(EventKind.STUDY, self._number, _summary(ranking))
-        return Settled(
-            end=RoundEnd.RANKED,
-            attempt=a.attempt,
-            reason=ranking.problem,
-            declines=tuple(self._declines.values()),
-            clipped=None,
-            requester_norm=None,
-        )
+        return replace(self.settled(RoundEnd.RANKED, a, ranking.problem), clipped=None, requester_norm=None)
 
     def query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
         """The same query for every site."""
@@ -185,20 +154,16 @@ class RankingRound(RequesterRound):
         known = owner.journal.read(path, Ranking)
         if known is not None:
             return known
-        try:
-            ranking = owner.retried(lambda: self._open(a, b))
-        except UnknownResource:
+        ranking = self.opened_or_none(lambda: self._open(a, b))
+        if ranking is None:
             ranking = self._ranking().model_copy(update={"problem": _RANKING_LOST})
-        except RefusedMessage as refused:
-            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
         owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
         owner.journal.write(path, ranking)
         owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
         return ranking
 
     def _open(self, a: RoundView, b: RoundView) -> Ranking:
-        """Both servers' shares of the losses. Raises: UnknownResource when a server has none"""
-        judging, own = self._made(), self._context.site
+        judging, own = make_judging(self._owner, self._number), self._context.site
         agreed, shares = self._openings.shares(a, b)
         numerators = dict.fromkeys(agreed.sites, self._parameters.weight_grid)
         opened = open_sites(shares, numerators, self._parameters, self._announcement.opens)
@@ -218,14 +183,8 @@ class RankingRound(RequesterRound):
             }
         )
 
-    def _made(self) -> Judging:
-        if self._judging is None:
-            raise AssertionError("the query is made before the round is followed")
-        return self._judging
-
     def _ranking(self) -> Ranking:
-        """Without any site yet."""
-        judging = self._made()
+        judging = make_judging(self._owner, self._number)
         return Ranking(
             study=self._owner.study.name,
             requester=self._context.site,

@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.net.watch import at_both
-from client_agent.requester.judgement import RequesterFacts, RoundRule, judge, judge_sum
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
@@ -25,13 +23,13 @@ from protocol.messages.control import (
     RoundView,
     Signed,
     require_signatures,
-    sign,
 )
 from protocol.mpc import measurement
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
 from protocol.rounds.agreement import check_transcript
+from protocol.rounds.judgement import RequesterFacts, RoundRule, judge, judge_sum
 from protocol.rules.interface import Measured
 from protocol.sharing import ChunkSource, Side
 
@@ -115,7 +113,6 @@ class Openings:
         return agreed, challenge, stated.digest()
 
     def _agreed(self, a: RoundView, b: RoundView) -> AgreedSet:
-        """The agreed set that both servers signed and show."""
         if a.agreed_set is None or b.agreed_set is None:
             raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
         agreed = require_signatures(a.agreed_set, self._context.roster, self._operators)
@@ -160,9 +157,7 @@ class Openings:
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
         most = bodies.most_opening_bytes(len(agreed.sites))
-        fetched = at_both(
-            lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
-        )
+        fetched = self._context.at_both(lambda client: client.opening(study, self._number, a.attempt, most))
         return agreed, {
             side: bodies.read_opening(
                 fetched[side],
@@ -209,7 +204,7 @@ class Openings:
         return Opened(
             measured=judged.measured,
             left_out=judged.failed,
-            release_set=sign(release, own, self._context.keys.signing) if enough else None,
+            release_set=owner.signed(release) if enough else None,
         )
 
     def numerator(self, site: str) -> int:

@@ -1,8 +1,7 @@
-"""The requester's own models of a study: the best shared one, the local finish, and training alone.
+"""The requester's own models: the best shared one, the local finish, and training alone.
 
-The requester's local finish, once the shared part is over: its last model moved on its own examples, by itself. Nothing
-of it leaves this site, and no other party can tell that there was one. What it depends on, the shared model, the data
-and the seed, is in the journal: killed on the way, it is done again, to the same bits.
+Nothing of a local finish leaves this site, and no other party can tell that there was one. It depends on the shared
+model, the data and the seed alone: killed on the way, it is done again, to the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Final
 
 from client_agent.net.watch import Stopped
 from client_agent.requester.study import RequesterStudy
-from client_agent.site.events import METRICS, EventKind, RoundEnd, RoundRecord, read_metrics, site_values
+from client_agent.site.events import METRICS, EventKind, RoundEnd, read_metrics, site_values
 from client_agent.site.models import FinishedModel, Kept, KeptModel, finish_table, finished_model, kept_model, save_kept
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import UnusableUpdate
@@ -56,12 +55,9 @@ def finish_locally(owner: RequesterStudy) -> None:
         owner.problem(None, facts.text)
         return
     owner.record(
-        RoundRecord(
-            time_s=owner.context.clock.now(),
-            study=owner.study.name,
-            site=owner.context.site,
-            round=owner.progress.next_round,
-            state=RoundEnd.FINISHED,
+        owner.round_record(
+            owner.progress.next_round,
+            RoundEnd.FINISHED,
             reason=facts.text,
             model_version=facts.shared_version,
             pull=facts.pull,
@@ -102,12 +98,9 @@ def _round_alone(owner: RequesterStudy, number: int, reason: str) -> None:
         stepped = owner.learner.apply(owner.require_kept(), values.astype("float32"))
         version = (owner.state.model_version or 0) + 1
         # one write of the state steps the model and closes the round: a restart repeats both or neither
-        record = RoundRecord(
-            time_s=owner.context.clock.now(),
-            study=owner.study.name,
-            site=owner.context.site,
-            round=number,
-            state=RoundEnd.ALONE,
+        record = owner.round_record(
+            number,
+            RoundEnd.ALONE,
             reason=reason,
             model_version=version,
             alphas=site_values((s.name, s.alpha) for s in owner.progress.rule_state.sites),

@@ -1,12 +1,8 @@
-"""The requester's own update: its noise, its distance from the mean, and the probe of every other one.
+"""The requester's update as it alone sees it: noise, distance from the mean, probe (docs/protocol.md 8, 10).
 
-The requester's estimates about its own update for a rule that weighs by risk (docs/protocol.md 10). How noisy the
-update is, and how far from everybody's mean: neither leaves this site. Both are journalled before the model steps, from
-which they could not be told afterwards.
-
-The requester's probe: the gradient of its validation loss, with which every update's inner product is opened. The
-vector is clipped and encoded like an update of weight 1 and never leaves this site but as query shares
-(docs/protocol.md 8).
+A rule that weighs by risk needs the first two. Neither leaves this site, and both are journalled before the model
+steps, since they could not be told afterwards. The probe is the gradient of the validation loss, with which every
+update's inner product is opened; it is encoded like an update of weight 1 and leaves only as query shares.
 """
 
 from __future__ import annotations
@@ -61,15 +57,13 @@ def own_noise(owner: RequesterStudy, round_number: int) -> OwnNoise:
     Requires: the model is still the round's
     Raises:   UnusableUpdate, where the estimate has too few examples, or none that stand by themselves
     """
-    path = owner.journal.round_folder(round_number) / _NOISE
-    known = owner.journal.read(path, OwnNoise)
-    if known is not None:
-        return known
-    with owner.stopwatch.phase("own noise"):
-        found = owner.learner.update_noise(owner.require_model(), round_number)
-    noise = OwnNoise(variance=found.variance, error=found.error)
-    owner.journal.write(path, noise)
-    return noise
+
+    def estimated() -> OwnNoise:
+        with owner.stopwatch.phase("own noise"):
+            found = owner.learner.update_noise(owner.require_model(), round_number)
+        return OwnNoise(variance=found.variance, error=found.error)
+
+    return owner.journal.once(owner.journal.round_folder(round_number) / _NOISE, OwnNoise, estimated)
 
 
 def keep_from_mean(owner: RequesterStudy, past: PastRelease, average: NDArray[np.float32]) -> None:

@@ -1,22 +1,20 @@
 """Plan the requester's next round, and say what becomes of its summary (docs/protocol.md 4, 9, 10, 17).
 
-When the requester's study has its summary, and what becomes of one that cannot be had (docs/protocol.md 17). Like a
-ranking, a summary that fails does not end a study that trains: ``summary.json`` then says why there is none.
+A summary that cannot be had does not end a study that trains: ``summary.json`` then says why there is none.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
-
-from pydantic import BaseModel, ConfigDict
+from typing import Final, NamedTuple
 
 from client_agent.requester.state import RoundPlan, Settled
 from client_agent.requester.study import RequesterStudy
+from client_agent.site.context import agree_to_cohort
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.isolation import colluders, propose_sum
-from client_agent.study.sum_rows import agree_to_cohort
 from client_agent.study.summary import SUMMARY_FILE, Summary, spec_of
 from protocol.arithmetic.ring import SEED_BYTES
 from protocol.errors import Clause, PolicyRefusal
@@ -38,13 +36,13 @@ SUMS_TOO_LONG: Final = 2
 """A discarded sum is tried once more, over exactly the same sites and weights: whoever broke it may not do so again."""
 
 
-class Hindrance(BaseModel):
+class Hindrance(NamedTuple):
     """Why the study ends as failed; the servers read ``public``, which tells nothing about the sites' data."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     cause: EndCause
     public: str
-    why: str
+    why: str = ""
+    """The reason for this site alone, where it says more."""
 
 
 def hindrance(owner: RequesterStudy) -> Hindrance | None:
@@ -58,13 +56,13 @@ def _discarded(owner: RequesterStudy) -> Hindrance | None:
             f"the sum of round {owner.state.altered[0]} had wrong tags, against what a server had signed; verify the "
             "kept messages (moiety study verify), compare the operators' records, and start another study"
         )
-        return Hindrance(cause=EndCause.SERVER_DEVIATED, public=text, why=text)
+        return Hindrance(cause=EndCause.SERVER_DEVIATED, public=text)
     if len(owner.state.discarded) >= MOST_DISCARDED_SUMS:
         text = (
             f"the sums of rounds {list(owner.state.discarded)} were not those of the released sites and were "
             "discarded; compare server a's records, and start another study"
         )
-        return Hindrance(cause=EndCause.SUMS_DISCARDED, public=text, why=text)
+        return Hindrance(cause=EndCause.SUMS_DISCARDED, public=text)
     too_long = _too_long(owner)
     if len(too_long) >= SUMS_TOO_LONG:
         text = (
@@ -72,7 +70,7 @@ def _discarded(owner: RequesterStudy) -> Hindrance | None:
             "updates make them: a site or a server broke the protocol; start another study, with a norm_bound or a "
             "rule that measures, which show the requester who it is"
         )
-        return Hindrance(cause=EndCause.SUM_TOO_LONG, public=text, why=text)
+        return Hindrance(cause=EndCause.SUM_TOO_LONG, public=text)
     return None
 
 
@@ -80,10 +78,10 @@ def _uncountable(owner: RequesterStudy) -> Hindrance | None:
     counted, progress = owner.state.counted, owner.progress
     if counted is None and progress.memory.counted is not None:
         text = "the sum of the class counts broke its bounds, and counts are summed once per study; start another one"
-        return Hindrance(cause=EndCause.COUNTS_OUT_OF_BOUNDS, public=text, why=text)
+        return Hindrance(cause=EndCause.COUNTS_OUT_OF_BOUNDS, public=text)
     if counted is None and progress.counts_rounds >= MOST_COUNTS_ROUNDS:
         text = f"the class counts could not be summed in {MOST_COUNTS_ROUNDS} rounds; see why they were skipped"
-        return Hindrance(cause=EndCause.COUNTS_NOT_SUMMED, public=text, why=text)
+        return Hindrance(cause=EndCause.COUNTS_NOT_SUMMED, public=text)
     named = owner.study.model.class_names or range(owner.study.model.classes)
     totals = () if counted is None else counted.totals
     missing = [name for name, total in zip(named, totals, strict=False) if total == 0]
@@ -123,17 +121,13 @@ def _plan_over_cohort(owner: RequesterStudy, purpose: Purpose, everybody: Candid
 
     Raises: PolicyRefusal, when a site following the policy would decline either
     """
-    refused, questions, least, listed = None, owner.questions(purpose), everybody.least, len(everybody.weights)
-    for number in (least, listed) if owner.progress.too_few else (listed, least):
-        announcement, weight_list = _announced(owner, purpose, replace(everybody, least=number))
-        _check_policy(owner, announcement, weight_list)
-        try:
-            agree_to_cohort(owner.context, announcement, colluders(owner), questions)
-        except PolicyRefusal as refusal:
-            refused = refusal
-        else:
-            return _plan(owner, announcement, weight_list, None)
-    raise refused or AssertionError("two numbers are tried")
+    questions, least, listed = owner.questions(purpose), everybody.least, len(everybody.weights)
+
+    def agree(announcement: Announcement, _: WeightList) -> None:
+        agree_to_cohort(owner.context, announcement, colluders(owner), questions)
+
+    numbers = (least, listed) if owner.progress.too_few else (listed, least)
+    return _first_agreed(owner, purpose, tuple(replace(everybody, least=number) for number in numbers), agree)
 
 
 def _announced(owner: RequesterStudy, purpose: Purpose, chosen: Candidate) -> tuple[Announcement, WeightList]:
@@ -183,17 +177,35 @@ def _plan(
 
 
 def _isolated_plan(owner: RequesterStudy, tried: tuple[Candidate, ...]) -> RoundPlan:
-    """The first list that passes; its row is remembered. A rule's list that breaks another clause ends the search."""
+    """The first list that isolates every site's update; its row is remembered."""
+
+    def agree(announcement: Announcement, weight_list: WeightList) -> float | None:
+        found = propose_sum(owner, announcement, weight_list)
+        return None if found is None else found.least
+
+    return _first_agreed(owner, Purpose.UPDATE, tried, agree)
+
+
+def _first_agreed(
+    owner: RequesterStudy,
+    purpose: Purpose,
+    tried: tuple[Candidate, ...],
+    agree: Callable[[Announcement, WeightList], float | None],
+) -> RoundPlan:
+    """The first that this site's own memory agrees to; one that breaks another clause of the policy ends the search.
+
+    Raises: PolicyRefusal, of the last one
+    """
     refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
     for one in tried:
-        announcement, weight_list = _announced(owner, Purpose.UPDATE, one)
+        announcement, weight_list = _announced(owner, purpose, one)
         _check_policy(owner, announcement, weight_list)
         try:
-            found = propose_sum(owner, announcement, weight_list)
+            isolation = agree(announcement, weight_list)
         except PolicyRefusal as refusal:
             refused = refusal
         else:
-            return _plan(owner, announcement, weight_list, None if found is None else found.least)
+            return _plan(owner, announcement, weight_list, isolation)
     raise refused
 
 
@@ -230,7 +242,6 @@ def _model_digest(owner: RequesterStudy, round_number: int) -> str:
 
 
 def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list: WeightList) -> None:
-    """As every listed site would, before anything is announced."""
     contributors = tuple(party.name for party in owner.context.roster.contributors)
     terms = Terms(owner.study.parameters, contributors, owner.rule, owner.context.policy)
     check_for_every_site(announcement, weight_list, terms, owner.progress.memory)

@@ -7,14 +7,15 @@ that leaves is journalled first, so a restart takes the same turns again with th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from client_agent.net.envelopes import Body
-from client_agent.net.watch import at_both, same_round
-from client_agent.requester.judgement import RequesterFacts
+from client_agent.net.server_client import ServerClient
+from client_agent.net.watch import same_round
 from client_agent.requester.openings import Openings, query_vector, seal_queries
 from client_agent.requester.own_update import Probe, kept_from_mean, learns_from, make_probe, own_noise, probe_file
+from client_agent.requester.postbox import send_weights
 from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.requester.study import RequesterStudy
 from client_agent.requester.tag_checks import TagChecks, Wrong
@@ -22,6 +23,7 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.failpoints import Point
 from client_agent.site.letters import WeightMail
 from client_agent.study.contribution import EncodedUpdate
+from client_agent.study.mail import senders
 from client_agent.study.release import shown_outcome
 from client_agent.study.transcripts import keep_transcript
 from host.files import write_durably
@@ -38,6 +40,7 @@ from protocol.errors import (
 )
 from protocol.messages.control import (
     Announcement,
+    Decline,
     RoundOutcome,
     RoundState,
     RoundView,
@@ -45,8 +48,10 @@ from protocol.messages.control import (
     StudyView,
     require_signatures,
 )
+from protocol.messages.letter import LetterKind, Topic
 from protocol.parameters import Needs
 from protocol.rounds.evidence import PastRelease
+from protocol.rounds.judgement import RequesterFacts
 from protocol.sharing import Side
 from protocol.text import printable
 
@@ -93,14 +98,12 @@ class StuckRound:
 
 
 def _shown(view: RoundView | None) -> str:
-    """Describe the state of a server's round for a person."""
     return "no round" if view is None else f"round {view.round}, attempt {view.attempt}, {view.state.value}"
 
 
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _UNREADABLE: Final = "its letter cannot be read"
-_DECLINE_PREFIX: Final = "decline-{round}/"
 
 
 class RequesterRound:
@@ -116,10 +119,8 @@ class RequesterRound:
         self._encoded: EncodedUpdate | None = None
         self._probe: Probe | None = None
         self._declines: dict[str, Refused] = {}
-        self._shared: set[int] = set()
-        self._queried: set[int] = set()
-        self._released: set[int] = set()
-        self._checked: set[int] = set()
+        self._taken: set[tuple[str, int]] = set()
+        """Steps, by name and attempt."""
         self._tags = TagChecks(owner, plan)
         self._stuck = StuckRound(owner, self._announcement)
 
@@ -142,18 +143,19 @@ class RequesterRound:
         mail = WeightMail(
             weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped, counted=plan.counted
         )
-        owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed, owner.missed_by))
+        owner.retried(lambda: send_weights(owner, mail, self._announcement.listed))
 
-        def announce(side: Side) -> None:
+        def announce(client: ServerClient) -> None:
             owner.journal.reach(Point.BEFORE_ANNOUNCED)
-            answer = owner.retried(lambda: self._context.clients[side].announce(owner.study.name, plan.announcement))
+            answer = owner.retried(lambda: client.announce(owner.study.name, plan.announcement))
             owner.journal.reach(Point.AFTER_ANNOUNCED)
-            operator = self._context.roster.operator(side).name
-            signers = (self._context.site, operator)
+            signers = (self._context.site, self._context.roster.operator(client.side).name)
             if require_signatures(answer, self._context.roster, signers) != self._announcement:
-                raise TranscriptMismatch(f"server {side} countersigned another announcement than the requester's")
+                raise TranscriptMismatch(
+                    f"server {client.side} countersigned another announcement than the requester's"
+                )
 
-        at_both(announce, self._context.clock)
+        self._context.at_both(announce)
 
     def prepare_own(self) -> None:
         """The requester's own update, of weight 1 or the list's. Raises: UnusableUpdate, LocalOptimumReached"""
@@ -169,7 +171,6 @@ class RequesterRound:
     # --- turns ---
 
     def _turn(self, view_a: StudyView, view_b: StudyView) -> Settled | None:
-        """Do what the two views ask for; the round's end once both servers agree on it."""
         self._stuck.look(view_a.current, view_b.current)
         rounds = same_round((view_a, view_b))
         if rounds is None or rounds[0].round != self._number:
@@ -189,7 +190,6 @@ class RequesterRound:
         return None
 
     def ended(self, a: RoundView, b: RoundView) -> Settled | None:
-        """The round's end, once both servers show it."""
         if a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
             return self.skipped(a, b)
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
@@ -199,18 +199,17 @@ class RequesterRound:
     def due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
         """The step that the attempt is waiting for, if it was not taken yet."""
         states = {a.state, b.state}
-        if self._encoded is not None and states <= _OPEN and a.attempt not in self._shared:
-            return self._contribute
+        due: Callable[[RoundView, RoundView], None] | None = None
         tossed = a.transcript is not None and b.transcript is not None
-        queried = self._announcement.opens.queried
-        if queried and tossed and RoundState.LOCKED in states and a.attempt not in self._queried:
-            return self._query
-        summed = self._announcement.purpose.plan.summed
-        if summed and states == {RoundState.MEASURED} and a.attempt not in self._released:
-            return self.release
-        if states == {RoundState.COMMITTED} and a.attempt not in self._checked:
-            return self._check_tags
-        return None
+        if self._encoded is not None and states <= _OPEN:
+            due = self._contribute
+        elif self._announcement.opens.queried and tossed and RoundState.LOCKED in states:
+            due = self._query
+        elif self._announcement.purpose.plan.summed and states == {RoundState.MEASURED}:
+            due = self.release
+        elif states == {RoundState.COMMITTED}:
+            due = self._check_tags
+        return None if due is None or (due.__name__, a.attempt) in self._taken else due
 
     def once(self, step: Callable[[RoundView, RoundView], None], a: RoundView, b: RoundView) -> None:
         """Take a step; a server that refuses it as too late lets the round go on to its skip or next attempt.
@@ -219,6 +218,7 @@ class RequesterRound:
         """
         try:
             self._owner.retried(lambda: step(a, b))
+            self._taken.add((step.__name__, a.attempt))
         except (WrongRound, UnknownResource) as late:
             self._owner.problem(self._number, late.detail)
         except BadSignature as forged:
@@ -228,13 +228,11 @@ class RequesterRound:
 
     def _contribute(self, a: RoundView, b: RoundView) -> None:
         self._owner.contribute(self._announcement, a.attempt, self.plan.weight_list)
-        self._shared.add(a.attempt)
         self._owner.event(EventKind.PHASE, self._number, "contributed")
         if learns_from(self._owner.rule, self._announcement.purpose):
             own_noise(self._owner, self._number)  # while the others train
 
     def _query(self, a: RoundView, b: RoundView) -> None:
-        """Both servers signed one transcript: journal the queries, then send them."""
         owner, study = self._owner, self._owner.study
         with owner.stopwatch.phase("queries"):
             folder = owner.journal.attempt_folder(self._number, a.attempt)
@@ -258,14 +256,11 @@ class RequesterRound:
                     owner.journal.reach(Point.BEFORE_QUERIES_JOURNALLED)
                     write_durably(kept[side], sealed[side])
                     owner.journal.reach(Point.AFTER_QUERIES_JOURNALLED)
-            at_both(
-                lambda side: self._context.clients[side].send_queries(
-                    study.name, self._number, a.attempt, Body.sealed(kept[side].read_bytes())
-                ),
-                self._context.clock,
+            bodies = {side: Body.sealed(kept[side].read_bytes()) for side in Side}
+            self._context.at_both(
+                lambda client: client.send_queries(study.name, self._number, a.attempt, bodies[client.side])
             )
         owner.journal.reach(Point.AFTER_QUERIES_SENT)
-        self._queried.add(a.attempt)
         owner.event(EventKind.PHASE, self._number, "queries sent")
 
     def query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
@@ -290,11 +285,8 @@ class RequesterRound:
             opened = self._openings.opened(a, b, self._facts())
             release = opened.release_set
             if release is not None:
-                at_both(
-                    lambda side: self._context.clients[side].release(owner.study.name, release), self._context.clock
-                )
+                self._context.at_both(lambda client: client.release(owner.study.name, release))
         owner.journal.reach(Point.AFTER_RELEASE_SENT)
-        self._released.add(a.attempt)
         if release is None:
             text = f"too few sites are left after the checks; left out: {', '.join(opened.left_out)}"
             owner.problem(self._number, text)
@@ -309,28 +301,20 @@ class RequesterRound:
             raise ProtocolViolation(f"round {self._number}: the servers sum a release that this requester did not sign")
         with owner.stopwatch.phase("tags"):
             said = self._tags.take(release, a, b)
-        self._checked.add(a.attempt)
         if said.go is not None:
             owner.event(EventKind.PHASE, self._number, "the sum's tags are right: go")
         else:
             owner.problem(self._number, "the sum's tags are wrong: nothing is opened, and the round ends without a sum")
 
     def _read_declines(self, view: StudyView) -> None:
-        prefix = _DECLINE_PREFIX.format(round=self._number)
-        for entry in view.mail:
-            sender = entry.removeprefix(prefix)
-            if not entry.startswith(prefix) or sender in self._declines or sender not in self._announcement.listed:
+        topic = Topic(LetterKind.DECLINE, self._number)
+        for sender in senders(view, topic):
+            if sender in self._declines or sender not in self._announcement.listed:
                 continue
-            if entry in self._owner.progress.unreadable:
-                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
-                continue
-            try:
-                decline = self._owner.retried(partial(self._owner.postbox.read_decline, self._number, sender))
-            except UnknownResource:  # the view names it and it is not there: look again with the next view
-                continue
-            except RefusedMessage as unreadable:
-                self._owner.put_aside(entry, prefix, unreadable.detail)
-                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
+            decline = self._owner.heard(topic, sender, Signed[Decline])
+            if decline is None:
+                if f"{topic}/{sender}" in self._owner.progress.unreadable:
+                    self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
                 continue
             reason = printable(decline.reason)
             self._declines[sender] = Refused(sender, decline.code, decline.clause, reason)
@@ -357,20 +341,33 @@ class RequesterRound:
         if skip is None:
             return None
         wrong = self._wrong_tags(a, b)
+        settled = replace(self.settled(RoundEnd.SKIPPED, a, skip.message.reason), skip=skip)
+        if wrong is None:
+            return settled
+        return replace(settled, failed_check=wrong.sites, server_lied=wrong.server_lied)
+
+    def settled(self, end: RoundEnd, view: RoundView, reason: str = "") -> Settled:
+        """The round's end with what sites declined and this site encoded."""
+        encoded = self._encoded
         return Settled(
-            end=RoundEnd.SKIPPED,
-            attempt=a.attempt,
-            reason=skip.message.reason,
-            skip=skip,
-            failed_check=() if wrong is None else wrong.sites,
-            server_lied=wrong is not None and wrong.server_lied,
+            end=end,
+            attempt=view.attempt,
+            reason=reason,
             declines=tuple(self._declines.values()),
-            clipped=self._encoded.clipped if self._encoded is not None else None,
-            requester_norm=self._encoded.norm if self._encoded is not None else None,
+            clipped=None if encoded is None else encoded.clipped,
+            requester_norm=None if encoded is None else encoded.norm,
         )
 
+    def opened_or_none(self, opened: Callable[[], T]) -> T | None:
+        """Return what both servers keep of a round that sums nothing; None where one has nothing to open any more."""
+        try:
+            return self._owner.retried(opened)
+        except UnknownResource:
+            return None
+        except RefusedMessage as refused:
+            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+
     def _wrong_tags(self, a: RoundView, b: RoundView) -> Wrong | None:
-        """Return the sites with wrong tags; None where the attempt did not come so far."""
         if self._tags.said(a.attempt).failed is None:
             return None
         release = self._openings.opened(a, b, self._facts()).release_set
@@ -397,13 +394,4 @@ class RequesterRound:
             end = owner.retried(lambda: owner.take_release(past))
         if "variance" in found and end is RoundEnd.RELEASED:
             found["from_mean"] = kept_from_mean(owner, self._number)
-        return Settled(
-            end=end,
-            attempt=a.attempt,
-            reason="",
-            declines=tuple(self._declines.values()),
-            clipped=encoded.clipped,
-            requester_norm=encoded.norm,
-            past=past,
-            measured=opened.measured.model_copy(update=found),
-        )
+        return replace(self.settled(end, a), past=past, measured=opened.measured.model_copy(update=found))

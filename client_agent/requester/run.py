@@ -31,7 +31,7 @@ from client_agent.requester.plan import after_summary, hindrance, plan_round, si
 from client_agent.requester.round import RequesterRound, RoundStuckError
 from client_agent.requester.state import RoundPlan, Settled, absences, given_up
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver, declared_samples
-from client_agent.site.events import Absence, EventKind, RoundEnd, RoundRecord, opened_values, site_values
+from client_agent.site.events import Absence, EventKind, RoundEnd, opened_values, site_values
 from client_agent.site.failpoints import Point
 from client_agent.study.outbox import PRETRAINED, load_pretrained
 from client_agent.study.privacy_spending import require_room_for
@@ -111,7 +111,6 @@ class Requester(RequesterStudy):
             self.learner.update_noise(first_model(self.study), 1)
 
     def _require_budget(self) -> None:
-        """Raises: ConfigurationError, before the study is begun, where this site's own budget does not hold it"""
         if self.study.privacy is not None:
             try:
                 require_room_for(self.study, self.learner.sample_count(), self.context.budget, self.context.policy)
@@ -136,7 +135,6 @@ class Requester(RequesterStudy):
         return initial_state(model, self.study.rule)
 
     def _create(self) -> None:
-        """Hand the study to both servers; both countersign it."""
         signed = self.signed_study
         if self.journal.is_withdrawn:
             raise ConfigurationError(f"study {self.study.name!r} was cancelled before a server had it")
@@ -150,7 +148,6 @@ class Requester(RequesterStudy):
         self.event(EventKind.STUDY, None, "created at both servers")
 
     def _shared_part(self) -> None:
-        """All rounds with contributors, until the study's end."""
         if self.progress.end is None and self.journal.is_withdrawn:  # while the servers were being asked
             self.end_study(StudyEndState.CANCELLED, EndCause.CANCELLED, "cancelled while it was created")
         if self.progress.end is None and self.study.unsupported is not None:  # an older version began it
@@ -254,7 +251,6 @@ class Requester(RequesterStudy):
             )
 
     def _after(self, plan: RoundPlan, settled: Settled) -> dict[str, object]:
-        """Return the requester's next state, by what the round was for and how it ended."""
         announcement = plan.announcement.message
         purpose = announcement.purpose
         changes = {} if purpose.plan.dispensable else self.after_declines(settled)
@@ -320,25 +316,20 @@ class Requester(RequesterStudy):
         return {"unusable": unusable, "dropped": dropped, "given_up": left}
 
     def _record_round(self, plan: RoundPlan, settled: Settled, absent: tuple[Absence, ...]) -> None:
-        released = None if settled.past is None else settled.past.release_set.message
         self.record(
-            RoundRecord(
-                time_s=self.context.clock.now(),
-                study=self.study.name,
-                site=self.context.site,
-                round=plan.announcement.message.round,
-                state=settled.end,
+            self.round_record(
+                plan.announcement.message.round,
+                settled.end,
                 attempt=settled.attempt,
                 reason=settled.reason,
-                model_version=self.state.model_version or 0,
                 purpose=plan.announcement.message.purpose,
                 weights=plan.weight_list.weights,
                 grid=plan.weight_list.grid,
                 requester_numerator=plan.weight_list.requester,
                 own_weight=self.weight_in(plan.announcement.message),
                 isolation=plan.isolation,
-                took_part=_took_part(settled, self.context.site),
-                failed_check=settled.failed_check if released is None else released.failed_check,
+                took_part=settled.took_part(self.context.site),
+                failed_check=settled.failed,
                 declined=tuple(refused.site for refused in settled.declines),
                 alphas=site_values((s.name, s.alpha) for s in self.progress.rule_state.sites),
                 **opened_values(settled.measured or _NOTHING_OPENED),
@@ -365,7 +356,6 @@ class Requester(RequesterStudy):
         self.end_study(StudyEndState.LOCAL_ONLY, cause, reason, refusal.detail, clause=refusal.clause)
 
     def _end_by_server(self, number: int) -> None:
-        """Nothing was opened; which of the two it was, their records say."""
         text = (
             f"round {number}: the two servers' words about the sum's tags do not fit each other, so one of them "
             "deviated; nothing was opened. Verify the kept messages (moiety study verify) and start another study when "
@@ -384,11 +374,3 @@ class Requester(RequesterStudy):
                 self.journal.reach(Point.AFTER_END_SENT)
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)
-
-
-def _took_part(settled: Settled, requester: str) -> tuple[str, ...]:
-    """Return the sites whose updates were summed, or measured where nothing was; the requester among them."""
-    if settled.past is not None:
-        return settled.past.release_set.message.sites
-    measured = () if settled.measured is None else settled.measured.took_part
-    return (requester, *measured) if measured else ()

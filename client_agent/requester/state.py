@@ -115,6 +115,18 @@ class Settled:
     failed_check: tuple[str, ...] = ()
     server_lied: bool = False
 
+    def took_part(self, requester: str) -> tuple[str, ...]:
+        """Return the sites whose updates were summed, or measured where nothing was; the requester among them."""
+        if self.past is not None:
+            return self.past.release_set.message.sites
+        measured = () if self.measured is None else self.measured.took_part
+        return (requester, *measured) if measured else ()
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The agreed sites that failed a check."""
+        return self.failed_check if self.past is None else self.past.release_set.message.failed_check
+
 
 def absences(
     contributors: tuple[str, ...], state: RequesterState, announcement: Announcement, settled: Settled
@@ -123,7 +135,7 @@ def absences(
 
     ``state`` is as it was when the round was planned, but for the sites that are given up since.
     """
-    took_part = _in_round(settled)
+    took_part = settled.took_part("")
     refused = {one.site: one for one in settled.declines}
     return tuple(
         _absence(site, state, announcement, settled, refused.get(site))
@@ -137,7 +149,7 @@ def _absence(
 ) -> Absence:
     if refused is not None:
         return Absence(site=site, why=Absent.DECLINED, text=printable(f"{_short(refused)}: {refused.reason}"))
-    if site in _failed(settled):
+    if site in settled.failed:
         return Absence(site=site, why=Absent.FAILED_CHECK)
     if site in announcement.listed:
         return Absence(site=site, why=Absent.NO_CONTRIBUTION)
@@ -165,13 +177,3 @@ def given_up(declines: tuple[Refused, ...], sites: list[str], round_number: int)
 
 def _short(refused: Refused) -> str:
     return refused.code.value if refused.clause is None else refused.clause.value
-
-
-def _in_round(settled: Settled) -> frozenset[str]:
-    if settled.past is not None:
-        return frozenset(settled.past.release_set.message.sites)
-    return frozenset() if settled.measured is None else frozenset(settled.measured.took_part)
-
-
-def _failed(settled: Settled) -> tuple[str, ...]:
-    return settled.failed_check if settled.past is None else settled.past.release_set.message.failed_check

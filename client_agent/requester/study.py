@@ -6,26 +6,30 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
-from client_agent.net.exchange import pause_after
-from client_agent.net.watch import Stopped
-from client_agent.requester.postbox import Postbox
 from client_agent.requester.state import RequesterState, Settled
-from client_agent.site.context import SiteContext
+from client_agent.site.context import SiteContext, drop_sum
 from client_agent.site.events import EventKind
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
+from client_agent.study.mail import Notice, read_notice
 from client_agent.study.participant import Participant
 from client_agent.study.release import shown_ends
-from client_agent.study.sum_rows import drop_sum
-from protocol.errors import Clause, ConfigurationError, PolicyRefusal, RosterUnknown, Unavailable
-from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView, sign
+from protocol.errors import (
+    Clause,
+    ConfigurationError,
+    PolicyRefusal,
+    RefusedMessage,
+    Unavailable,
+    UnknownResource,
+)
+from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
+from protocol.messages.letter import LetterKind, Topic
 from protocol.policy.memory import remember_skip
 from protocol.policy.site_policy import list_terms
 from protocol.rounds.evidence import PastRelease
 from protocol.rules.registry import rule_for
 
 T = TypeVar("T")
-_RETRY_S: Final = 0.5
 _LOOK_AGAIN_S: Final = 1.0
 _REASON_CHARACTERS: Final = 500
 _SKIPS_KEPT: Final = 32
@@ -61,7 +65,6 @@ class RequesterStudy(Participant):
         self._path = journal.folder / "requester.json"
         known = journal.read(self._path, RequesterState)
         self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
-        self.postbox = Postbox(self)
 
     def trained(self, round_number: int) -> Vector:
         """As at every site. Raises: ConfigurationError, where a person must mend this site's count of its budget"""
@@ -73,16 +76,32 @@ class RequesterStudy(Participant):
             raise
 
     def keep(self, **changes: object) -> None:
-        """Replace fields of the requester's state, durably."""
         self.progress = self.progress.model_copy(update=changes)
         self.journal.write(self._path, self.progress)
 
-    def put_aside(self, entry: str, kept: str, why: str) -> None:
-        """A letter that cannot be read is named once, with its sender, and not fetched again, restarts included.
+    def heard(self, topic: Topic, sender: str, form: type[Signed[Notice]], *, patient: bool = True) -> Notice | None:
+        """A site's notice that a view names; None where it is not there, or cannot be read, or not now if not patient.
 
-        Of the letters put aside before, those whose entry begins with ``kept`` stay remembered.
+        One that cannot be read is named once, with its sender, and not fetched again, restarts included.
+        Raises: Stopped
         """
-        before = tuple(other for other in self.progress.unreadable if other.startswith(kept))
+        entry = f"{topic}/{sender}"
+        if entry in self.progress.unreadable:
+            return None
+        try:
+            if not patient:
+                return read_notice(self, topic, sender, form)
+            return self.retried(lambda: read_notice(self, topic, sender, form))
+        except (UnknownResource, Unavailable):  # look again with the next view
+            return None
+        except RefusedMessage as refused:
+            self._put_aside(topic, entry, refused.detail)
+            return None
+
+    def _put_aside(self, topic: Topic, entry: str, why: str) -> None:
+        """Those of the study as a whole stay remembered, of rounds' those of this topic."""
+        kept = {str(topic), LetterKind.REFUSAL.value, LetterKind.HINDERED.value}
+        before = tuple(other for other in self.progress.unreadable if other.partition("/")[0] in kept)
         self.keep(unreadable=(*before, entry))
         self.problem(None, f"the letter {entry} cannot be read: {why}")
 
@@ -130,7 +149,7 @@ class RequesterStudy(Participant):
         )
         self.journal.reach(Point.BEFORE_END_JOURNALLED)
         self.keep(
-            end=sign(end, self.context.site, self.context.keys.signing),
+            end=self.signed(end),
             why=f"{state.value}: {why or reason}",
             alone=state is StudyEndState.LOCAL_ONLY,
         )
@@ -153,16 +172,3 @@ class RequesterStudy(Participant):
                 if answer is not None:
                     return answer
             self.watch.wait(seen, _LOOK_AGAIN_S)
-
-    def retried(self, call: Callable[[], T]) -> T:
-        """Repeat while a server cannot be reached, or lacks a link of the roster.
-
-        Raises: Stopped; what the server refuses with
-        """
-        while True:
-            try:
-                return call()
-            except (Unavailable, RosterUnknown) as later:
-                self.told_later(None, later)
-                if self.context.pause(pause_after(later, _RETRY_S)):
-                    raise Stopped from None

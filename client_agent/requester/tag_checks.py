@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.net.watch import at_both
+from client_agent.net.server_client import ServerClient
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
@@ -26,7 +26,6 @@ from protocol.messages.control import (
     TagSeed,
     TagsFailed,
     TagShares,
-    sign,
 )
 from protocol.sharing import Side
 from protocol.tags import judged, require_check, require_commitment, shown_seed, wrong_tags
@@ -72,7 +71,7 @@ class TagChecks:
             said = self._judged(release, a, b)
         if said.go is not None:
             go = said.go
-            at_both(lambda side: self._context.clients[side].go(self._owner.study.name, go), self._context.clock)
+            self._context.at_both(lambda client: client.go(self._owner.study.name, go))
             self._owner.journal.reach(Point.AFTER_GO_SENT)
         elif said.failed is not None:
             self._shares(said.failed, a.attempt)
@@ -102,15 +101,15 @@ class TagChecks:
         seed = TagSeed(study_digest=owner.study_digest, round=self._announcement.round, attempt=a.attempt, seed=shown)
         owner.journal.reach(Point.BEFORE_TAG_SEED_SENT)
 
-        def checked(side: Side) -> Signed[TagCheck]:
-            check = self._context.clients[side].tag_seed(owner.study.name, seed)
+        def checked(client: ServerClient) -> Signed[TagCheck]:
+            check = client.tag_seed(owner.study.name, seed)
             owner.journal.reach(Point.AFTER_TAG_SEED_SENT)
-            require_check(check, committed[side].message, roster)
+            require_check(check, committed[client.side].message, roster)
             return check
 
-        checks = at_both(checked, self._context.clock)
+        checks = self._context.at_both(checked)
         stated = judged(release.message, (committed[Side.A], committed[Side.B]), (checks[Side.A], checks[Side.B]))
-        signed = sign(stated, self._context.site, self._context.keys.signing)
+        signed = owner.signed(stated)
         said = Said(go=signed) if isinstance(stated, Go) else Said(failed=signed)
         owner.journal.reach(Point.BEFORE_TAGS_JUDGED)
         owner.journal.write(self._folder(a.attempt) / "tags.json", said)
@@ -148,7 +147,6 @@ class TagChecks:
         return self._said(attempt) or Said()
 
     def shares(self, attempt: int) -> tuple[Signed[TagShares], ...]:
-        """Return what the servers showed of single sites."""
         kept = (self._folder(attempt) / f"tag-shares-{side.value}.json" for side in Side)
         found = (self._owner.journal.read(path, Signed[TagShares]) for path in kept)
         return tuple(shares for shares in found if shares is not None)

@@ -112,7 +112,6 @@ class Greeting:
 
     @property
     def text(self) -> str:
-        """In one line, for people."""
         a, b = (printable(name) for name in self.servers)
         clock = (
             "clocks not compared"

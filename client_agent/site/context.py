@@ -1,34 +1,47 @@
-"""One site's means, shared by all of its studies, and its memories compared with the servers' receipts."""
+"""One site's means, shared by all of its studies; the rows of its memories, compared with the servers' receipts."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
 from client_agent.learning.learner import Learner
 from client_agent.net.ledger import Ledger
 from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
-from client_agent.net.roster import HeldRoster
 from client_agent.net.server_client import ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.site.events import EventSink
+from client_agent.site.identity import HeldRoster
 from client_agent.site.notifications import Notice
 from client_agent.site.privacy_budget import BudgetMemory, budget_memory
 from client_agent.site.sum_memory import CohortMemory, SumMemory, cohort_memory, sum_memory
-from host.clock import SYSTEM, Clock
+from host.clock import SYSTEM, Clock, at_once
 from host.randomness import Randomness, SystemRandomness
 from protocol.errors import Clause, PolicyRefusal, TranscriptMismatch
-from protocol.messages.control import ContributedRound, ContributedRounds, Roster, Study, require_signatures
+from protocol.messages.control import (
+    Announcement,
+    ContributedRound,
+    ContributedRounds,
+    Roster,
+    Study,
+    WeightList,
+    require_signatures,
+)
+from protocol.policy.cohorts import Cohort
+from protocol.policy.exposure import SummedRow, SummedWeight
+from protocol.policy.memory import Layers
 from protocol.policy.site_policy import SitePolicy
 from protocol.roster.keyfile import PartyKeys
+from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
+from protocol.summary.protection import Question
 
 if TYPE_CHECKING:
     from client_agent.learning.torch_learner import TorchLearner
@@ -36,6 +49,7 @@ if TYPE_CHECKING:
 RELAY = Side.A
 """The server that carries the sites' mail."""
 _log = structlog.get_logger("agent")
+T = TypeVar("T")
 LearnerFactory = Callable[[Study, int], Learner]
 
 
@@ -82,6 +96,10 @@ class SiteContext:
         """Wait; return whether the agent was stopped meanwhile."""
         return self.clock.wait(self.stop, seconds)
 
+    def at_both(self, call: Callable[[ServerClient], T]) -> dict[Side, T]:
+        """One call at each server, at the same time; the first error is raised after both have ended."""
+        return at_once({side: partial(call, self.clients[side]) for side in Side}, self.clock, "both")
+
     @cached_property
     def sums(self) -> SumMemory:
         """The memory of sums of this site's key; made before studies run side by side."""
@@ -102,9 +120,6 @@ MOST_LOST: Final = 100_000
 """Two rounds an hour for five years; 140 MB while they are compared."""
 _NAMED: Final = 5
 _AGAIN_AFTER_S: Final = 300.0
-_PUT_BACK: Final = (
-    "an older copy of the state folder was put back, a part of it was lost, or another agent has this key"
-)
 
 
 def reconcile(context: SiteContext) -> None:
@@ -114,20 +129,13 @@ def reconcile(context: SiteContext) -> None:
     A server that names rounds that never were keeps the site from contributing, which it can do anyway.
     Raises: Unavailable while one of them cannot be reached; PolicyRefusal, clause ``memory_unreconciled``
     """
-    now_s, last_s = context.clock.now(), context.sums.reconciled_at_s
-    if last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S:
-        return
-    lost = lost_rounds(context.sums, context.clients, context.roster, context.site)
-    if lost:
-        names = ", ".join(f"{found.study} round {found.round}" for found in lost[:_NAMED])
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        what = f"this site's memory of sums lacks {len(lost)} rounds that the servers have its receipts for"
-        advice = (
-            "stop the agent, restore the newest backup of its state folder, and run no other agent with this key; if "
-            "there is no backup, read docs/joining.md and then run: moiety agent accept-rollback"
-        )
-        raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {_PUT_BACK}; {advice}", what)
-    context.sums.reconciled_at_s = now_s
+    what = "this site's memory of sums lacks {} rounds that the servers have its receipts for"
+    advice = (
+        "an older copy of the state folder was put back, a part of it was lost, or another agent has this key; stop "
+        "the agent, restore the newest backup of its state folder, and run no other agent with this key; if there is "
+        "no backup, read docs/joining.md and then run: moiety agent accept-rollback"
+    )
+    _require_whole(context, context.sums, Clause.MEMORY_UNRECONCILED, what, advice)
 
 
 def reconcile_budget(context: SiteContext) -> None:
@@ -136,30 +144,32 @@ def reconcile_budget(context: SiteContext) -> None:
     So a count that was deleted or put back spends nothing twice. Raises: Unavailable while one of them cannot be
     reached; PolicyRefusal, clause ``budget_unreconciled``
     """
-    now_s, last_s = context.clock.now(), context.budget.reconciled_at_s
-    if context.policy.epsilon is None or (last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S):
+    what = "this site's count of its privacy budget lacks {} rounds that servers have its receipts for"
+    advice = (
+        "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, or there "
+        "is no backup, read docs/joining.md and then run: moiety budget reset"
+    )
+    if context.policy.epsilon is not None:
+        _require_whole(context, context.budget, Clause.BUDGET_UNRECONCILED, what, advice)
+
+
+def _require_whole(
+    context: SiteContext, memory: SumMemory | BudgetMemory, clause: Clause, what: str, advice: str
+) -> None:
+    now_s, last_s = context.clock.now(), memory.reconciled_at_s
+    if last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S:
         return
-    lost = lost_rounds(context.budget, context.clients, context.roster, context.site)
+    lost = lost_rounds(memory, context.clients, context.roster, context.site)
     if lost:
         names = ", ".join(f"{found.study} round {found.round}" for found in lost[:_NAMED])
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        what = f"this site's count of its privacy budget lacks {len(lost)} rounds that servers have its receipts for"
-        advice = (
-            "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, "
-            "or there is no backup, read docs/joining.md and then run: moiety budget reset"
-        )
-        raise PolicyRefusal(Clause.BUDGET_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
-    context.budget.reconciled_at_s = now_s
-
-
-class Remembering(Protocol):
-    """A memory of rounds in which this site contributed."""
-
-    def rounds(self) -> frozenset[tuple[str, int]]: ...
+        told = what.format(len(lost))
+        raise PolicyRefusal(clause, f"{told}: {names}{more}; {advice}", told)
+    memory.reconciled_at_s = now_s
 
 
 def lost_rounds(
-    memory: Remembering, clients: Mapping[Side, ServerClient], roster: Roster, site: str
+    memory: SumMemory | BudgetMemory, clients: Mapping[Side, ServerClient], roster: Roster, site: str
 ) -> tuple[ContributedRound, ...]:
     """Rounds of updates for which a server has this site's receipt, and of which the memory knows nothing.
 
@@ -224,3 +234,64 @@ def site_learner(study: Study, settings: AgentSettings, seed: int, folder: Path)
     for remark in learner.remarks:
         _log.warning("data_remark", study=study.name, detail=remark)
     return learner
+
+
+def summed_row(announcement: Announcement, weight_list: WeightList, held: HeldRoster, layers: Layers) -> SummedRow:
+    """The weights of one round's contributors by their keys; nobody knows yet who will be summed."""
+    return SummedRow(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        dimension=sum(size for _, size in layers),
+        layers=tuple(layers),
+        weights=tuple(
+            SummedWeight(site=held.name_of(weight.site), weight=weight.numerator / weight_list.grid)
+            for weight in weight_list.weights
+        ),
+        least=announcement.least_contributors,
+        requester=held.name_of(held.head.requester),
+        model_version=announcement.model_version,
+    )
+
+
+def settle_sum(context: SiteContext, study_digest: str, past: PastRelease) -> None:
+    """A release named who was summed, in a round that this site remembers.
+
+    Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
+    """
+    release, summed = past.release_set.message, summed_sites(context, past)
+    context.sums.settle((study_digest, release.round), summed)
+    context.cohorts.settle((study_digest, release.round), summed)
+
+
+def summed_sites(context: SiteContext, past: PastRelease) -> tuple[str, ...]:
+    """The contributors that a release set names, by their keys."""
+    held = context.held
+    return tuple(held.name_of(site) for site in past.release_set.message.sites if site != held.head.requester)
+
+
+def drop_sum(context: SiteContext, study_digest: str, round_number: int) -> None:
+    """Both servers signed that the round was skipped."""
+    context.sums.drop((study_digest, round_number))
+    context.cohorts.drop((study_digest, round_number))
+
+
+def cohort_of(announcement: Announcement, held: HeldRoster, questions: Sequence[Question]) -> Cohort:
+    """The contributors of a round of class counts or of a summary; nobody knows yet who will be summed."""
+    return Cohort(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        listed=tuple(held.name_of(site) for site in announcement.listed),
+        least=announcement.least_contributors,
+        questions=tuple(questions),
+        requester=held.name_of(held.head.requester),
+    )
+
+
+def agree_to_cohort(
+    context: SiteContext, announcement: Announcement, colluders: int, questions: Sequence[Question]
+) -> None:
+    """Check over whom this round sums the data as they are and what it asks, remember both; then shares may leave.
+
+    Raises: PolicyRefusal, clause ``cohort`` or ``question``
+    """
+    context.cohorts.agree(cohort_of(announcement, context.held, questions), colluders, context.policy)

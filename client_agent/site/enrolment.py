@@ -62,7 +62,6 @@ class Way:
     proxy: WebProxy | None = None
 
     def __call__(self, url: str, path: str, body: bytes, most_bytes: int) -> tuple[int, bytes]:
-        """Raises: Unavailable"""
         parts = urlsplit(url)
         to = (parts.hostname or "", parts.port or _USUAL_PORT)
         context = ssl.create_default_context()
@@ -111,11 +110,9 @@ class Asking:
     clock: Callable[[], float] = time.time
 
     def register(self, secret: str) -> Standing:
-        """Raises: what the operator refuses with, Unavailable"""
         return self._ask(Registration(secret=secret, party=self.party), Standing)
 
     def standing(self, claim: Signature | None = None) -> Standing:
-        """Raises: what the operator refuses with, Unavailable"""
         return self._ask(StandingQuestion(claim=claim), Standing)
 
     def change(self, link: int) -> Signed[RosterChange]:
@@ -126,7 +123,6 @@ class Asking:
         return found
 
     def sign(self, founding: Founding | Changing) -> Founded:
-        """Raises: what the operator refuses with, Unavailable"""
         return self._ask(founding, Founded)
 
     def _ask(self, question: Registration | StandingQuestion | Founding | Changing, kind: type[A]) -> A:
@@ -177,7 +173,6 @@ class Together:
 
     @property
     def roster(self) -> Signed[Roster] | None:
-        """The chain's first link."""
         return None if self.chain is None else self.chain.first
 
     @property
@@ -273,7 +268,6 @@ def _common(joined: Joined, first: Signed[Roster] | None, second: Signed[Roster]
 
 
 def _require_not_removed(joined: Joined, chain: RosterChain) -> None:
-    """Raises: RosterRefused"""
     name = joined.party.name
     if name not in chain.founding_keys or chain.head.party(name) is not None:
         return
@@ -289,7 +283,6 @@ def _require_not_removed(joined: Joined, chain: RosterChain) -> None:
 
 
 def _require_own(joined: Joined, chain: RosterChain) -> None:
-    """Raises: RosterRefused"""
     own = chain.head.party(joined.party.name)
     if own is not None and own != joined.party:
         raise RosterRefused(

@@ -61,7 +61,6 @@ class Wanted:
 
 
 def card_file(side: Side) -> str:
-    """Return the path of an operator's card in the folder."""
     return f"operator-{side.value}.card.toml"
 
 
@@ -81,7 +80,6 @@ def open_folder(folder: Path) -> Joined:
 
 
 def is_joined(folder: Path) -> bool:
-    """Return whether 'moiety site join' made it."""
     return (folder / _KEYS).exists() and (folder / card_file(Side.B)).exists()
 
 
@@ -121,7 +119,6 @@ def _authorities(cards: tuple[OperatorCard, OperatorCard], told: Path | None) ->
 
 
 def _public_authorities() -> Path:
-    """Raises: ConfigurationError"""
     told = ssl.get_default_verify_paths().cafile
     found = [path for path in (*([Path(told)] if told else []), *_BUNDLES) if path.is_file()]
     if not found:

@@ -1,26 +1,21 @@
-"""An agent's records: one per round for metrics.jsonl, and live events for whoever watches.
+"""An agent's records: one per round for metrics.jsonl, live events for whoever watches, and rewards.
 
-Contributions to a study: rounds taken part in and the sum of weights, per site (the basis of any reward). Computed from
-this site's own records of the rounds. Where every site weighs itself, a site knows its own weight alone; the others'
-sums are then unknown, here as everywhere.
+A reward is the rounds that a site took part in and the sum of its weights, from this site's own records. Where every
+site weighs itself, a site knows its own weight alone.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from client_agent.learning.scores import Score
-from host.files import end_of_lines, is_full
-from protocol.errors import StorageFull
+from host.files import append_durably
 from protocol.messages.control import ListedWeight, Purpose
 from protocol.rules.interface import Measured
 from protocol.text import printable, printable_lines
@@ -55,7 +50,6 @@ class SiteValue(BaseModel):
 
 
 def site_values(numbers: Iterable[tuple[str, float]]) -> tuple[SiteValue, ...]:
-    """Numbers about sites as a record has them."""
     return tuple(SiteValue(site=site, value=value) for site, value in numbers)
 
 
@@ -97,7 +91,6 @@ class Absence(BaseModel):
 
     @property
     def said(self) -> str:
-        """The text for people."""
         return f"{self.site} ({self.why.value.replace('_', ' ')}{': ' if self.text else ''}{self.text})"
 
     @property
@@ -223,32 +216,9 @@ class AgentEvent(BaseModel):
 EventSink = Callable[[AgentEvent], None]
 
 
-class Metrics:
-    """metrics.jsonl of one study: one line per round, appended."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-
-    def append(self, record: RoundRecord) -> None:
-        """Raises: StorageFull; then no part of the line is left there"""
-        try:
-            with self._lock, self._path.open("a+b", buffering=0) as file:
-                _append_line(file, record.model_dump_json().encode() + b"\n")
-        except OSError as error:
-            if is_full(error):
-                raise StorageFull(f"no space left for {self._path.name}: free space on this machine's disk") from None
-            raise
-
-
-def _append_line(file: FileIO, line: bytes) -> None:
-    """Raises: OSError, where the whole of it has no room"""
-    before = end_of_lines(file)
-    if file.seek(0, os.SEEK_END) > before:  # half a line, which may look like a whole one once another follows
-        file.truncate(before)
-    if file.write(line) != len(line):
-        file.truncate(before)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def append_record(path: Path, record: RoundRecord) -> None:
+    """Add a line to a study's metrics.jsonl. Raises: StorageFull; then no part of the line is left there"""
+    append_durably(path, record.model_dump_json().encode() + b"\n")
 
 
 def read_metrics(path: Path) -> tuple[RoundRecord, ...]:

@@ -165,7 +165,6 @@ def _founding(roster: Roster, keys: PartyKeys) -> Founding:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    """Names and digests of the public cards that the requester has compared. Raises: ConfigurationError"""
     path = folder / _FILE
     try:
         return _ADMITTED.validate_json(path.read_bytes())
@@ -270,7 +269,6 @@ def _changing(before: RosterChain, signed: Signed[RosterChange]) -> Changing:
 
 
 def _given(known: Sequence[Candidate], name: str) -> Given:
-    """Raises: ConfigurationError, WrongRound"""
     one = next((one for one in known if one.name == name), None)
     if one is None:
         raise ConfigurationError(f"{name!r} did not register at the operators: it runs 'moiety site join' first")

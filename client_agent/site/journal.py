@@ -15,19 +15,17 @@
                  left.txt           why a person took this site out of the study
                  paused.txt         why a person paused it here; gone once it is resumed
                  scores.json        the last model's metrics on this site's test part, with intervals
+                 awaited.json       the sites that a requester's study waits for, while it waits
                  finish.json, finished.*   the requester's local finish (client_agent/site/models.py)
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
-
-Sites that a requester's study waits for before its first round, for people beside the running agent.
-
-studies/NAME/awaited.json   there while it waits
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -129,6 +127,14 @@ class StudyJournal:
                 "restore it from a backup or leave the study"
             ) from None
 
+    def once(self, path: Path, kind: type[B], make: Callable[[], B]) -> B:
+        """The content of a state file, made the first time."""
+        known = self.read(path, kind)
+        if known is None:
+            known = make()
+            self.write(path, known)
+        return known
+
     def stopped(self, why: str | None) -> None:
         """Note for people why the agent stopped; None once it begins again."""
         if why is None:
@@ -144,11 +150,19 @@ class StudyJournal:
         """A person takes this site out of the study: its agent contributes to no further round."""
         write_durably(self.folder / _LEFT, reason.encode())
 
+    def _said(self, name: str) -> str | None:
+        try:
+            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+
     @property
     def left(self) -> str | None:
-        """Why this site left; None while it takes part."""
-        path = self.folder / _LEFT
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+        return self._said(_LEFT)
+
+    @property
+    def stopped_because(self) -> str:
+        return self._said(STOPPED) or ""
 
     def pause(self, reason: str) -> None:
         """A person has this site neither train nor contribute until it is resumed."""
@@ -160,11 +174,7 @@ class StudyJournal:
 
     @property
     def paused(self) -> str | None:
-        """Why this site pauses; None while it does not."""
-        try:
-            return (self.folder / _PAUSED).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
+        return self._said(_PAUSED)
 
     @property
     def is_withdrawn(self) -> bool:
@@ -242,7 +252,6 @@ class Awaited(BaseModel):
 
     @property
     def text(self) -> str:
-        """The text for people."""
         return f"since {minute(self.since_s)} waiting for {', '.join(f'{one.site} ({one.why})' for one in self.sites)}"
 
 

@@ -1,14 +1,9 @@
-"""Models that a requester keeps beside the shared one, in its journal of a study: kept and finished ones.
-
-The model that a requester has finished alone, beside the shared one, in its journal of the study.
+"""Models that a requester keeps beside the shared one, in its journal of a study.
 
 finish.json            the study's [finish], from the outbox
-finished.safetensors   the finished model
-finished.json          how it was finished, written last: without it the finish is done again, to the same bits
+finished.safetensors   the model that this site has finished alone
+finished.json          how it was finished; without it the finish is done again, to the same bits
 shared_scores.json     the shared model's metrics, as scores.json has those of the finished one
-
-Models that a requester keeps beside the last one, in its journal of a study.
-
 federated.json, federated-000007.safetensors   the last model of the shared part, when this site goes on alone
 best.json, best-000004.safetensors             of the shared part's, the one of least loss on its validation part
 
@@ -54,7 +49,6 @@ class FinishedModel(BaseModel):
 
     @property
     def text(self) -> str:
-        """In one line."""
         if self.failed:
             return f"no local finish: {self.failed}"
         by = f"{self.held} examples held out" if self.held else f"leaving each of {self.seen} examples out"
@@ -69,30 +63,33 @@ def finish_table(journal: StudyJournal) -> FinishTable | None:
 
 
 def finished_model(journal: StudyJournal) -> FinishedModel | None:
-    """Return the finish of the model; None before it. Raises: ConfigurationError"""
     return journal.read(journal.folder / _FACTS, FinishedModel)
 
 
 def save_finished(journal: StudyJournal, facts: FinishedModel, vector: NDArray[np.float32] | None) -> None:
     """Values first, then the facts that say they are whole. Shapes: float32[D]"""
-    from safetensors.numpy import save
-
     if vector is not None:
-        write_durably(journal.folder / _VALUES, save({_MODEL: vector}))
+        _save(journal.folder / _VALUES, vector)
     journal.write(journal.folder / _FACTS, facts)
 
 
 def load_finished(journal: StudyJournal) -> NDArray[np.float32]:
     """The finished model, float32[D]. Raises: ConfigurationError where it is missing"""
+    return _load(journal.folder / _VALUES)
+
+
+def _save(path: Path, vector: NDArray[np.float32]) -> None:
+    from safetensors.numpy import save
+
+    write_durably(path, save({_MODEL: vector}))
+
+
+def _load(path: Path) -> NDArray[np.float32]:
     from safetensors.numpy import load_file
 
-    path = journal.folder / _VALUES
     if not path.exists():
         raise ConfigurationError(f"{path} is missing although the journal says it is there; restore it from a backup")
     return np.asarray(load_file(path)[_MODEL], dtype=np.float32)
-
-
-_KEPT_TENSOR: Final = "model"
 
 
 class Kept(StrEnum):
@@ -111,15 +108,12 @@ class KeptModel(BaseModel):
 
 
 def kept_model(journal: StudyJournal, which: Kept) -> KeptModel | None:
-    """Return the kept model; None before there is one. Raises: ConfigurationError"""
     return journal.read(_facts(journal, which), KeptModel)
 
 
 def save_kept(journal: StudyJournal, which: Kept, facts: KeptModel, model: NDArray[np.float32]) -> None:
     """Values first, then the facts. Shapes: float32[D]"""
-    from safetensors.numpy import save
-
-    write_durably(_values(journal, which, facts.version), save({_KEPT_TENSOR: model}))
+    _save(_values(journal, which, facts.version), model)
     journal.write(_facts(journal, which), facts)
     for path in journal.folder.glob(f"{which.value}-*.safetensors"):
         if path != _values(journal, which, facts.version):
@@ -128,12 +122,7 @@ def save_kept(journal: StudyJournal, which: Kept, facts: KeptModel, model: NDArr
 
 def load_kept(journal: StudyJournal, which: Kept, facts: KeptModel) -> NDArray[np.float32]:
     """float32[D]. Raises: ConfigurationError where the file is missing"""
-    from safetensors.numpy import load_file
-
-    path = _values(journal, which, facts.version)
-    if not path.exists():
-        raise ConfigurationError(f"{path} is missing although the journal says it is there; restore it from a backup")
-    return np.asarray(load_file(path)[_KEPT_TENSOR], dtype=np.float32)
+    return _load(_values(journal, which, facts.version))
 
 
 def _values(journal: StudyJournal, which: Kept, version: int) -> Path:

@@ -1,15 +1,10 @@
 """Notifications to a site's people: the ways to them, what was sent, and problems that last.
 
-Word to people that a study waits for them, sent beside everything else: nothing here keeps a study from going on.
+notices.json    for each waiting study and way: delivered when, or since when and why not
+problems.json   the last problem of each study, until it is solved; of none ("") what concerns all of them
 
-    notices.json   for each study and way: delivered when, or since when and why not
-
-Each notice has a thread of its own for each way, until it is delivered. What cannot be delivered is tried again, with
-pauses that grow, for three days, and again at the next start of the agent; what was delivered is not sent twice.
-
-Problems of an agent, study by study, until they are solved: for people, beside the running agent.
-
-problems.json   the last problem of each study; of none ("") what concerns all of them
+Each notice has a thread of its own for each way, and keeps no study from going on. What cannot be delivered is tried
+again for three days, with pauses that grow, and again at the next start; what was delivered is not sent twice.
 """
 
 from __future__ import annotations
@@ -23,6 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.message import EmailMessage
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from client_agent.net.ledger import Ledger
 from client_agent.net.transport import CountingTransport
-from client_agent.settings import AgentSettings
+from client_agent.settings import AgentSettings, NotifySettings
 from client_agent.site.events import AgentEvent, EventKind, EventSink, ShownLines
 from host.files import read_secret, write_durably
 from host.network import why_unreachable
@@ -88,11 +84,11 @@ def ways_of(settings: AgentSettings, ledger: Ledger) -> dict[str, Way]:
     found: dict[str, Way] = {}
     told = settings.notify
     if told.webhook is not None and told.webhook_secret is not None:
-        path = told.webhook_secret
-        key = _secret("webhook_secret", lambda: read_secret(path))
-        found["webhook"] = _Webhook(told.webhook, key, _context(settings), settings, ledger)
+        key = _secret("webhook_secret", told.webhook_secret).strip().encode()
+        transport = partial(CountingTransport, PURPOSE, _context(settings), ledger, proxy=settings.web_proxy)
+        found["webhook"] = partial(_post, told.webhook, key, transport)
     if told.mail_to:
-        found["mail"] = _Mail(settings, _context(settings), _login(settings))
+        found["mail"] = partial(_mail, told, _context(settings), _login(settings))
     return found
 
 
@@ -102,8 +98,7 @@ def described(settings: AgentSettings) -> str:
     """
     told, found = settings.notify, []
     if told.webhook is not None and told.webhook_secret is not None:
-        path = told.webhook_secret
-        _secret("webhook_secret", lambda: read_secret(path))
+        _secret("webhook_secret", told.webhook_secret)
         found.append(f"to the webhook at {httpx.URL(told.webhook).host}")
     if told.mail_to:
         _login(settings)
@@ -112,63 +107,47 @@ def described(settings: AgentSettings) -> str:
     return f"a study that waits is told {' and '.join(found)}" if found else "nobody is told of studies that wait"
 
 
-class _Webhook:
-    """One POST; the receiver knows by the header that this site sent the body as it is."""
-
-    def __init__(self, url: str, key: str, tls: ssl.SSLContext, settings: AgentSettings, ledger: Ledger) -> None:
-        self._url = url
-        self._key = key.strip().encode()
-        self._tls = tls
-        self._proxy = settings.web_proxy
-        self._ledger = ledger
-
-    def __call__(self, notice: Notice) -> None:
-        told = {"event": "study_waits", **notice.model_dump(), "what_to_do": notice.what_to_do}
-        body = json.dumps(told, sort_keys=True).encode()
-        signature = hmac.new(self._key, body, hashlib.sha256).hexdigest()
-        headers = {"Content-Type": "application/json", SIGNATURE: f"sha256={signature}"}
-        transport = CountingTransport(PURPOSE, self._tls, self._ledger, proxy=self._proxy)
-        try:
-            with httpx.Client(transport=transport, trust_env=False, timeout=_TIMEOUT_S) as http:
-                request = http.build_request("POST", self._url, content=body, headers=headers)
-                request.extensions["purpose"] = PURPOSE
-                answer = http.send(request, stream=True)  # what it says beside its status is not read
-                answer.close()
-        except httpx.HTTPError as error:
-            raise NotDelivered(f"the webhook is out of reach: {why_unreachable(error)}") from None
-        if answer.status_code >= _FIRST_NOT_DONE:
-            raise NotDelivered(f"the webhook answered {answer.status_code}: look at its receiver's log")
+def _post(url: str, key: bytes, transport: Callable[[], CountingTransport], notice: Notice) -> None:
+    """One POST; the receiver knows by the header that this site sent the body as it is. Raises: NotDelivered"""
+    told = {"event": "study_waits", **notice.model_dump(), "what_to_do": notice.what_to_do}
+    body = json.dumps(told, sort_keys=True).encode()
+    signature = hmac.new(key, body, hashlib.sha256).hexdigest()
+    headers = {"Content-Type": "application/json", SIGNATURE: f"sha256={signature}"}
+    try:
+        with httpx.Client(transport=transport(), trust_env=False, timeout=_TIMEOUT_S) as http:
+            request = http.build_request("POST", url, content=body, headers=headers)
+            request.extensions["purpose"] = PURPOSE
+            answer = http.send(request, stream=True)  # what it says beside its status is not read
+            answer.close()
+    except httpx.HTTPError as error:
+        raise NotDelivered(f"the webhook is out of reach: {why_unreachable(error)}") from None
+    if answer.status_code >= _FIRST_NOT_DONE:
+        raise NotDelivered(f"the webhook answered {answer.status_code}: look at its receiver's log")
 
 
-class _Mail:
-    def __init__(self, settings: AgentSettings, tls: ssl.SSLContext, login: tuple[str, str] | None) -> None:
-        self._told = settings.notify
-        self._tls = tls
-        self._login = login
-
-    def __call__(self, notice: Notice) -> None:
-        told, message = self._told, EmailMessage()
-        message["Subject"] = notice.subject
-        message["From"] = told.mail_from
-        message["To"] = ", ".join(told.mail_to)
-        message.set_content(notice.text)
-        try:
-            with smtplib.SMTP(told.smtp_host or "", told.smtp_port, timeout=_TIMEOUT_S) as smtp:
-                if told.smtp_starttls:
-                    smtp.starttls(context=self._tls)
-                if self._login is not None:
-                    smtp.login(*self._login)
-                smtp.send_message(message)
-        except smtplib.SMTPAuthenticationError:
-            raise NotDelivered("the mail server does not take the user and password of 'smtp_credentials'") from None
-        except smtplib.SMTPException as error:
-            raise NotDelivered(f"the mail server refuses: {printable(str(error))[:300]}") from None
-        except OSError as error:
-            raise NotDelivered(f"the mail server is out of reach: {why_unreachable(error)}") from None
+def _mail(told: NotifySettings, tls: ssl.SSLContext, login: tuple[str, str] | None, notice: Notice) -> None:
+    """Raises: NotDelivered"""
+    message = EmailMessage()
+    message["Subject"] = notice.subject
+    message["From"] = told.mail_from
+    message["To"] = ", ".join(told.mail_to)
+    message.set_content(notice.text)
+    try:
+        with smtplib.SMTP(told.smtp_host or "", told.smtp_port, timeout=_TIMEOUT_S) as smtp:
+            if told.smtp_starttls:
+                smtp.starttls(context=tls)
+            if login is not None:
+                smtp.login(*login)
+            smtp.send_message(message)
+    except smtplib.SMTPAuthenticationError:
+        raise NotDelivered("the mail server does not take the user and password of 'smtp_credentials'") from None
+    except smtplib.SMTPException as error:
+        raise NotDelivered(f"the mail server refuses: {printable(str(error))[:300]}") from None
+    except OSError as error:
+        raise NotDelivered(f"the mail server is out of reach: {why_unreachable(error)}") from None
 
 
 def _context(settings: AgentSettings) -> ssl.SSLContext:
-    """Raises: ConfigurationError"""
     path = settings.notify.ca
     try:
         return ssl.create_default_context(cafile=None if path is None else str(path))
@@ -177,19 +156,18 @@ def _context(settings: AgentSettings) -> ssl.SSLContext:
 
 
 def _login(settings: AgentSettings) -> tuple[str, str] | None:
-    """Raises: ConfigurationError"""
     path = settings.notify.smtp_credentials
     if path is None:
         return None
-    user, colon, password = _secret("smtp_credentials", lambda: read_secret(path)).strip().partition(":")
+    user, colon, password = _secret("smtp_credentials", path).strip().partition(":")
     if not colon:
         raise ConfigurationError(f"key 'notify.smtp_credentials': {path} has one line, user:password")
     return user, password
 
 
-def _secret(key: str, read: Callable[[], str]) -> str:
+def _secret(key: str, path: Path) -> str:
     try:
-        found = read()
+        found = read_secret(path)
     except MoietyError as error:
         raise ConfigurationError(f"key 'notify.{key}': {error.detail}") from None
     if not found.strip():
@@ -276,7 +254,6 @@ class Notices:
         _log.info("notice_delivered", way=way, study=notice.study)
 
     def _keep(self, notice: Notice, way: str, failure: str) -> bool:
-        """Return whether this is news."""
         key, now = (notice.study_digest, way), self._clock()
         with self._lock:
             known = self._known.get(key)

@@ -1,15 +1,12 @@
 """A site's privacy budget: what its trainings have spent in all studies (docs/protocol.md 19).
 
-    budget/KEY/spent.json     every training with noise, and rounds that were shared before there was a count
+budget/KEY/spent.json     every training with noise, and rounds that were shared before there was a count
 
-A training is written before it begins, so before anything of it can leave; it counts from then on, whatever becomes of
-the round. A file that is gone or was put back lacks rounds that the servers have receipts for, and then nothing is
-contributed (client_agent/site/context.py).
+A training is written before it begins, and counts from then on, whatever becomes of the round. A file that is gone or
+was put back lacks rounds that the servers have receipts for, and then nothing is contributed (site/context.py).
 
-Spending of a privacy budget, computed by Google's dp-accounting (docs/protocol.md 19). Renyi differential privacy at
-whole orders: there the moments of the subsampled discrete Gaussian with whole shifts are those of the continuous one,
-term by term, so its formula holds for the noise that is really added (docs/adr/0028-noise-at-the-site.md). Composition
-adds the orders' values; epsilon is the best over all of them.
+Google's dp-accounting computes: Renyi differential privacy at whole orders, where the moments of the subsampled
+discrete Gaussian with whole shifts are those of the continuous one, term by term (docs/adr/0028-noise-at-the-site.md).
 """
 
 from __future__ import annotations
@@ -164,7 +161,6 @@ class Training(BaseModel):
 
     @property
     def name(self) -> RoundName:
-        """Study and round."""
         return self.study_digest, self.round
 
     def times(self, rounds: int) -> Steps:
@@ -198,7 +194,6 @@ class BudgetMemory:
 
     @property
     def spent(self) -> Spent:
-        """Everything that counts."""
         with self._lock:
             return self._spent
 
@@ -208,7 +203,6 @@ class BudgetMemory:
         return tuple(one for one in self.spent.trainings if one.unit == "record")
 
     def rounds(self) -> frozenset[RoundName]:
-        """All rounds that the count has a word on."""
         return frozenset({one.name for one in self.trainings} | set(self.spent.uncovered))
 
     def epsilon(self, delta: float, study_digest: str | None = None) -> float:
@@ -289,7 +283,6 @@ class BudgetReport(BaseModel):
 
 
 def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
-    """The count as it stands."""
     every = budget.trainings
     studies = {one.study_digest: one for one in every}
     digests = [one.study_digest for one in every]

@@ -1,22 +1,15 @@
-"""A site's memory, across studies, of the sums and cohorts that its data are in (docs/protocol.md 13).
-
-Sums that this site's key remembers, across studies, data, cancellations and restarts (docs/protocol.md 13).
+"""A site's memory, across studies, of the sums and cohorts that its data are in (docs/protocol.md 13, 17).
 
     sums/KEY/sketch.seed      32 random bytes, drawn once
              00000017.json    one round's weights, and who was summed once that is known
              00000017.f64     this site's update of that round, or its sketch
              forgotten.json   rounds that an operator said are lost for good
              without_sum.json rounds without a row of which both servers signed that no updates are summed in them
+    cohorts/KEY/rounds.json   rounds of class counts and of summaries that were not skipped
+                rounding.key  32 random bytes, drawn once: the same rows are counted the same for ever
 
-Numbers go up in the order in which rounds were agreed to. An update is written before the row that points to it, and
-both before the first share leaves. Rows stay for ever, updates as long as they count.
-
-Over whom this site's data were summed as they are, what they answered, its key for rounding (docs/protocol.md 17).
-
-    cohorts/KEY/rounds.json     rounds of class counts and of summaries that were not skipped, in all studies
-                rounding.key    32 random bytes, drawn once: the same rows are counted the same for ever
-
-Both are written before the first share of such a round leaves.
+Rows are numbered in the order in which rounds were agreed to, and stay for ever; updates as long as they count. An
+update is written before the row that points to it, and everything before the first share of its round leaves.
 """
 
 from __future__ import annotations
@@ -65,15 +58,8 @@ class RememberedRow(BaseModel):
     proven: bool = False
 
 
-class Forgotten(BaseModel):
-    """Rounds that the servers know of and this memory lost for good."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    rounds: tuple[RoundName, ...] = ()
-
-
-class WithoutSum(BaseModel):
-    """Rounds that this memory has no row of, and in which no updates are summed."""
+class Rounds(BaseModel):
+    """Rounds that this memory has no row of: lost for good, or such in which no updates are summed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rounds: tuple[RoundName, ...] = ()
@@ -92,10 +78,10 @@ class SumMemory:
         self._lock = threading.RLock()
         rows = sorted(folder.glob("[0-9]*.json"))
         self._rows = {int(path.stem): read_remembered(path, RememberedRow, _SUMS) for path in rows}
-        forgotten = folder / _FORGOTTEN
-        self._forgotten = read_remembered(forgotten, Forgotten, _SUMS).rounds if forgotten.exists() else ()
-        silent = folder / _WITHOUT_SUM
-        self._without_sum = set(read_remembered(silent, WithoutSum, _SUMS).rounds) if silent.exists() else set()
+        self._forgotten, self._without_sum = (
+            frozenset(read_remembered(path, Rounds, _SUMS).rounds if path.exists() else ())
+            for path in (folder / _FORGOTTEN, folder / _WITHOUT_SUM)
+        )
         self.reconciled_at_s: float | None = None
 
     def kept(self, update: Update, layers: Layers = ()) -> Real:
@@ -172,9 +158,8 @@ class SumMemory:
         """Both servers signed that this round sums no updates, by its purpose or because it was skipped."""
         with self._lock:
             if self._place(name) is None and name not in self._without_sum:
-                rounds = {*self._without_sum, name}
-                kept = WithoutSum(rounds=tuple(sorted(rounds)))
-                write_durably(self._folder / _WITHOUT_SUM, kept.model_dump_json().encode())
+                rounds = self._without_sum | {name}
+                self._write_rounds(_WITHOUT_SUM, rounds)
                 self._without_sum = rounds
 
     def settle(self, name: RoundName, released: Sequence[str]) -> None:
@@ -204,15 +189,14 @@ class SumMemory:
             return [KnownSum(self._seen(place, own), self._update(self._nearest(place, own))) for place in places]
 
     def rounds(self) -> frozenset[RoundName]:
-        """All rounds that this memory has a word on."""
         with self._lock:
-            return frozenset({entry.row.name for entry in self._rows.values()} | set(self._forgotten))
+            return self._forgotten.union(entry.row.name for entry in self._rows.values())
 
     def forget(self, rounds: Sequence[RoundName]) -> None:
         """An operator's word that these rounds are lost: from now on they count for nothing."""
         with self._lock:
-            self._forgotten = tuple(sorted({*self._forgotten, *rounds}))
-            write_durably(self._folder / _FORGOTTEN, Forgotten(rounds=self._forgotten).model_dump_json().encode())
+            self._forgotten = self._forgotten.union(rounds)
+            self._write_rounds(_FORGOTTEN, self._forgotten)
 
     # --- files ---
 
@@ -248,6 +232,9 @@ class SumMemory:
         write_durably(self._folder / f"{place:08d}.json", entry.model_dump_json().encode())
         self._rows[place] = entry
 
+    def _write_rounds(self, name: str, rounds: Set[RoundName]) -> None:
+        write_durably(self._folder / name, Rounds(rounds=tuple(sorted(rounds))).model_dump_json().encode())
+
     def _vector(self, place: int) -> Path:
         return self._folder / f"{place:08d}.f64"
 
@@ -282,7 +269,6 @@ class SumMemory:
 
 
 def _promised(row: SummedRow) -> tuple[object, ...]:
-    """Return what a round's announcement and list fix."""
     return row.weights, row.least, row.dimension
 
 
@@ -317,7 +303,6 @@ class CohortMemory:
         self._cohorts = read_remembered(kept, Remembered, _COHORTS).cohorts if kept.exists() else ()
 
     def rounds(self) -> frozenset[tuple[str, int]]:
-        """All rounds that this memory has a word on."""
         with self._lock:
             return frozenset(one.name for one in self._cohorts)
 

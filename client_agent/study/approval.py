@@ -1,13 +1,11 @@
-"""The studies that a site knows, and its people's word on each of them.
+"""The studies that a site's journal knows, what each waits for, and its people's word on them.
 
-A person's word that this site takes part in a study, or not; without it nothing trains.
+For the command line and the page, beside the agent that runs: they read the journal and write words alone. Without a
+person's yes nothing trains.
 
 studies/NAME/approval.json   the word that counts, bound to the study's digest
 approvals.jsonl              every word ever given at this site, appended
 studies/NAME/by_policy.json  where no person is asked: the policy that let the study through
-
-The studies that a site's journal knows, what each waits for, and a person's word on one of them. For the command line
-and the site's page, beside the agent that runs: both read the journal, and write words alone.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
-from client_agent.site.journal import STOPPED, StudyJournal
+from client_agent.site.journal import StudyJournal
 from host.audit_log import AGENT, Action, AuditLog
 from host.files import append_durably
 from protocol.errors import ConfigurationError
@@ -50,7 +48,6 @@ class Approval(BaseModel):
     until: date | None = None
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether the permit's last day, in UTC, has passed."""
         return self.approved and self.until is not None and datetime.fromtimestamp(now_s, UTC).date() > self.until
 
 
@@ -157,7 +154,7 @@ def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStud
     signed = journal.read(journal.folder / "study.json", Signed[Study])
     if signed is None:
         raise ConfigurationError(f"{journal.folder / 'study.json'} is empty; restore it from a backup")
-    study, state, stopped = signed.message, journal.site_state(), journal.folder / STOPPED
+    study, state = signed.message, journal.site_state()
     asks = settings.approve == "manual" and settings.site != roster.requester
     return KnownStudy(
         study=study,
@@ -166,7 +163,7 @@ def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStud
         over=state is not None and state.over,
         left=journal.left,
         paused=journal.paused,
-        stopped=stopped.read_text(encoding="utf-8", errors="replace") if stopped.exists() else "",
+        stopped=journal.stopped_because,
         finished=(state.finished or "") if state is not None else "",
     )
 
@@ -194,7 +191,7 @@ def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> No
         time_s=time.time(),
         until=word.until,
     )
-    give(settings.state_dir, known.journal, found, audit_of(settings))
+    give(settings.state_dir, known.journal, found, AuditLog(settings.state_dir, settings.site))
     if not word.approved:
         known.journal.leave(word.reason)
 
@@ -205,14 +202,14 @@ def pause_study(settings: AgentSettings, name: str, person: str, reason: str) ->
     if not person.strip():
         raise ConfigurationError("a pause needs the name of the person who asks for it")
     said = f"{person.strip()}: {reason}" if reason else person.strip()
-    _note(settings, known, Action.PAUSED, person, reason)
+    note(settings, known.study, Action.PAUSED, reason, person.strip())
     known.journal.pause(told(said))
 
 
 def leave_study(settings: AgentSettings, name: str, person: str, reason: str) -> None:
     """This site contributes to no further round, for good. Raises: ConfigurationError"""
     known = _under_way(settings, name, f"end it with 'moiety study cancel {name}'")
-    _note(settings, known, Action.LEFT, person or AGENT, reason)
+    note(settings, known.study, Action.LEFT, reason, (person or AGENT).strip())
     known.journal.leave(told(f"{person.strip()}: {reason}" if person.strip() else reason))
 
 
@@ -221,35 +218,24 @@ def resume_study(settings: AgentSettings, name: str) -> None:
     known = _under_way(settings, name)
     if known.paused is None:
         raise ConfigurationError(f"study {name!r} is not paused at this site")
-    _note(settings, known, Action.RESUMED)
+    note(settings, known.study, Action.RESUMED)
     known.journal.resume()
-
-
-def note_created(settings: AgentSettings, study: Study) -> None:
-    """At the requester, before its agent takes the study up."""
-    audit_of(settings).add(Action.STUDY_CREATED, study=study.name, study_digest=study.digest())
 
 
 def note_exported(settings: AgentSettings, study: Study, into: str, model_sha256: str) -> None:
     """A model of it was written for people, into a folder of this name."""
-    said = f"into {into}, SHA-256 of the values {model_sha256}"
-    audit_of(settings).add(Action.MODEL_EXPORTED, said, study=study.name, study_digest=study.digest())
+    note(settings, study, Action.MODEL_EXPORTED, f"into {into}, SHA-256 of the values {model_sha256}")
 
 
-def audit_of(settings: AgentSettings) -> AuditLog:
-    """This site's, in its state folder."""
-    return AuditLog(settings.state_dir, settings.site)
-
-
-def _note(settings: AgentSettings, known: KnownStudy, action: Action, person: str = AGENT, reason: str = "") -> None:
-    study = known.study
-    audit_of(settings).add(action, reason, actor=person.strip(), study=study.name, study_digest=study.digest())
+def note(settings: AgentSettings, study: Study, action: Action, detail: str = "", actor: str = AGENT) -> None:
+    """Add a line on a study to this site's audit log."""
+    log = AuditLog(settings.state_dir, settings.site)
+    log.add(action, detail, actor=actor, study=study.name, study_digest=study.digest())
 
 
 def _under_way(
     settings: AgentSettings, name: str, instead: str = "stop its agent to pause it, start it to go on"
 ) -> KnownStudy:
-    """``instead`` is what a requester does. Raises: ConfigurationError"""
     roster, _ = load_identity(settings)
     if settings.site == roster.requester:
         raise ConfigurationError(f"this site asked for study {name!r}: {instead}")

@@ -8,20 +8,14 @@ checkpoint only with the word of more than half of those contributors, and of mo
 from __future__ import annotations
 
 import hashlib
-from typing import Final
 
-from client_agent.net.envelopes import Body
-from client_agent.site.context import RELAY
 from client_agent.site.letters import Attestation, Welcome
+from client_agent.study.mail import tell_requester
 from client_agent.study.participant import Participant
-from host.files import write_durably
 from protocol.errors import Clause, PolicyRefusal, RefusedMessage, WrongRound
-from protocol.messages import paths
-from protocol.messages.control import require_signatures, sign
-from protocol.messages.letter import seal_letter
+from protocol.messages.control import require_signatures
+from protocol.messages.letter import LetterKind, Topic
 from protocol.rounds.evidence import PastRelease
-
-ATTESTED: Final = "attested"
 
 
 def attest(owner: Participant, past: PastRelease) -> None:
@@ -33,21 +27,20 @@ def attest(owner: Participant, past: PastRelease) -> None:
     took_part = context.site in past.release_set.message.sites and past.announcement.purpose.plan.steps_model
     if not took_part or owner.update_number(number, past.announcement.model_version) >= owner.study.rounds:
         return
-    letter, version = owner.journal.round_folder(number) / "attested.sealed", past.announcement.model_version + 1
-    if not letter.exists():
-        message = Attestation(
+    version = past.announcement.model_version + 1
+
+    def write() -> Attestation:
+        return Attestation(
             study_digest=owner.study_digest,
             site=context.site,
             model_version=version,
             round=number,
             checkpoint_digest=checkpoint_digest(owner),
         )
-        signed = sign(message, context.site, context.keys.signing)
-        to = owner.requester_party
-        write_durably(letter, seal_letter(signed, ATTESTED, owner.study_digest, context.site, to, version))
-    topic = paths.fill(paths.ATTESTED_TOPIC, version=version)
+
+    kept = owner.journal.round_folder(number) / "attested.sealed"
     try:
-        context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, Body.of(letter.read_bytes()))
+        tell_requester(owner, kept, Topic(LetterKind.ATTESTED, version), write)
     except WrongRound:
         return  # the study has ended, or this site has attested a newer model: nobody reads this one
     except RefusedMessage as refused:
@@ -66,7 +59,6 @@ def needed(owner: Participant, past: PastRelease) -> int:
 
 
 def contributors_of(owner: Participant, past: PastRelease) -> tuple[str, ...]:
-    """The sites of the sum, without the requester."""
     return tuple(site for site in past.release_set.message.sites if site != owner.context.roster.requester)
 
 

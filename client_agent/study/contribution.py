@@ -81,7 +81,6 @@ class ContributionRecord(BaseModel):
 
     @property
     def digests(self) -> dict[Side, str]:
-        """The digest of every part."""
         return {Side.A: self.digest_a} | ({} if self.digest_b is None else {Side.B: self.digest_b})
 
     def file(self, side: Side) -> str:
@@ -101,7 +100,6 @@ def journal_encoded(encoded: Encoded, into: Path, weight: float, grid: int) -> E
 
 
 def encoded_path(journal: StudyJournal, study: Study, announcement: Announcement) -> Path:
-    """Return the path of a round's journalled encoding."""
     kind, _ = protection_of(announcement).whole(study, announcement.purpose)
     return journal.round_folder(announcement.round) / (_ENCRYPTED if kind is ShareKind.CIPHERTEXT else ENCODED)
 
@@ -160,21 +158,17 @@ def make_contribution(
     with replacing_together(*files.values(), kept) as opened:
         into = dict(zip(files, opened, strict=False))
         digests = _seal_into(into, sealing, lambda part: split(part, tagged(pieces_of(encoded, size)), seed))
-        record = _record(announcement, attempt, digests)
+        record = ContributionRecord(
+            round=announcement.round,
+            attempt=attempt,
+            announcement_digest=announcement.digest(),
+            digest_a=digests[Side.A],
+            digest_b=digests.get(Side.B),
+        )
         journal.reach(Point.BEFORE_SHARES_SEALED)
         opened[-1].write(record.model_dump_json().encode())
     journal.reach(Point.AFTER_SHARES_SEALED)
     return record
-
-
-def _record(announcement: Announcement, attempt: int, digests: Mapping[Side, str]) -> ContributionRecord:
-    return ContributionRecord(
-        round=announcement.round,
-        attempt=attempt,
-        announcement_digest=announcement.digest(),
-        digest_a=digests[Side.A],
-        digest_b=digests.get(Side.B),
-    )
 
 
 def _made_before(journal: StudyJournal, folder: Path, kept: Path) -> ContributionRecord | None:
@@ -195,7 +189,6 @@ def _sealed_file(side: Side, alone: bool) -> str:
 
 
 def _fresh(part: Part, roster: Roster, randomness: Randomness, label: str) -> PartSealing:
-    """A part with a content key and a salt of its own."""
     name = _CIPHERTEXT if part.kind is ShareKind.CIPHERTEXT else part.side
     content_key = randomness.bytes(32, f"content key {name} {label}")
     salt = randomness.bytes(32, f"commitment salt {name} {label}")

@@ -15,7 +15,6 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
-from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import one_agent
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.study.approval import KnownStudy, approval_of, audit_of, known_names, known_study
+from client_agent.study.approval import KnownStudy, approval_of, known_names, known_study, note
 from host.audit_log import AGENT, Action
 from host.files import sync_folder
 from protocol.errors import ConfigurationError, MoietyError
@@ -99,7 +98,7 @@ def delete_held(
         before = f"the deletion that {printable(begun.message.person)} asked for and that was not ended"
         say(f"study {name}: this goes on with {before}")
         said = f"goes on with {before}; {said}"
-    audit_of(settings).add(Action.DELETED, said, actor=person, study=name, study_digest=known.study.digest())
+    note(settings, known.study, Action.DELETED, said, person)
     _empty(journal)
     return done
 
@@ -113,7 +112,6 @@ def is_deleted(journal: StudyJournal) -> bool:
 
 
 def _listed(folder: Path) -> tuple[DeletedFile, ...]:
-    """Raises: ConfigurationError for more than a receipt has room for"""
     files = tuple(_files(folder))
     if len(files) > MOST_FILES:
         raise ConfigurationError(
@@ -201,16 +199,11 @@ def _ended(
         return
     name, why = known.study.name, f"the permit ended on {word.until}"
     if not known.over and known.left is None:
-        _leave(settings, known, word.until)
+        note(settings, known.study, Action.LEFT, why)
+        known.journal.leave(why)
         yield f"study {name}: {why}; this site has left it"
     if not works and not is_deleted(known.journal):
         said: list[str] = []
         receipt = delete_held(settings, keys, known, AGENT, why, clock, said.append)
         yield from said
         yield f"study {name}: {why}; {len(receipt.message.files)} files are deleted"
-
-
-def _leave(settings: AgentSettings, known: KnownStudy, until: date) -> None:
-    why = f"the permit ended on {until}"
-    audit_of(settings).add(Action.LEFT, why, actor=AGENT, study=known.study.name, study_digest=known.study.digest())
-    known.journal.leave(why)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from client_agent.site.context import reconcile
+from client_agent.site.context import reconcile, settle_sum, summed_row, summed_sites
 from client_agent.site.failpoints import Point
 from client_agent.study.participant import Participant
-from client_agent.study.sum_rows import settle_sum, summed_row, summed_sites
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import MoietyError, PolicyRefusal
 from protocol.messages.control import Announcement, WeightList

@@ -65,6 +65,7 @@ class Said(StrEnum):
         "in each round an update, cut to length %(clip)s, in two halves that look random, one to each server: both "
         "servers together could read it"
     )
+    # by the names of ``Needs``: what the requester reads of one site
     NOTHING = "nothing about this site alone, but whether its update passed the range check"
     NORMS = "in every round one number: how long this site's update is"
     WEIGHTED_NORMS = (
@@ -102,14 +103,6 @@ class Said(StrEnum):
     REFUSED = "REFUSES this study: %(why)s"
 
 
-_OPENED: Final = {
-    Needs.NOTHING: Said.NOTHING,
-    Needs.NORMS: Said.NORMS,
-    Needs.WEIGHTED_NORMS: Said.WEIGHTED_NORMS,
-    Needs.DISTANCES: Said.DISTANCES,
-    Needs.PAIRS: Said.PAIRS,
-    Needs.INNER_PRODUCTS: Said.INNER_PRODUCTS,
-}
 _Filled = tuple[Said, Mapping[str, object]]
 
 
@@ -154,7 +147,7 @@ def _all_said(
     needs = dict.fromkeys((study.rule.needs, study.rule.name.declared.measures))
     for need in needs:
         if need is not Needs.NOTHING or len(needs) == 1:
-            yield About.REQUESTER_READS, (_OPENED[need], {})
+            yield About.REQUESTER_READS, (Said[need.name], {})
     yield About.EVERYBODY_READS, (Said.SUM, {"least": study.parameters.least_contributors})
     yield from _once(study)
     if study.pretrained_digest is not None:
@@ -226,12 +219,10 @@ RULE_NAMES: Final = {
 
 
 def rule_words(rule: RuleName) -> str:
-    """The rule's name for people."""
     return RULE_NAMES.get(rule, rule.value)
 
 
 def training_words(study: Study) -> list[Setting]:
-    """Model, update, learning rates, rounds."""
     training = study.training
     return [
         ("model", f"{study.model.kind}, {study.parameters.dimension:,} parameters"),

@@ -1,10 +1,4 @@
-"""A study's part of a site's privacy budget, foreseen and spent round by round (docs/protocol.md 19).
-
-Find which of many numbers of examples spends most in a study with noise of records (docs/protocol.md 19). Fewer
-examples are drawn more often, but take fewer steps: their batches are rounded up. Of numbers with the same steps the
-least spends most; between others only the accountant knows, and a call of it takes milliseconds. So groups of
-neighbours are looked at by a bound, the probability of the least under the steps of the largest, the highest first.
-"""
+"""A study's part of a site's privacy budget, foreseen and spent round by round (docs/protocol.md 19)."""
 
 from __future__ import annotations
 
@@ -63,7 +57,10 @@ def spend(context: SiteContext, study: Study, examples: int, round_number: int) 
 def most_spent(
     study: Study, privacy: PrivacySpec, counts: Iterable[int], spent: Callable[[Steps], float]
 ) -> tuple[int, float]:
-    """The number of examples that spends most over all rounds, and how much; exactly.
+    """The number of examples that spends most over all rounds, and how much; exactly, by few calls of ``spent``.
+
+    Fewer examples are drawn more often, but take fewer steps, since their batches are rounded up. So groups of
+    neighbours are looked at by a bound, the probability of the least under the steps of the largest, highest first.
 
     Requires: at least one number; ``spent`` does not fall with a step's probability or with the number of steps, as
               Renyi divergences of the sampled Gaussian do not: their moments are those of mixtures of the two

@@ -84,14 +84,6 @@ class Outputs:
         )
 
 
-def require_skip(signed: Signed[RoundOutcome], roster: Roster, study_digest: str, round_number: int) -> RoundOutcome:
-    """The skip of this study's round that both servers signed.
-
-    Raises: BadSignature, AnnouncementMismatch
-    """
-    return require_outcome(signed, roster, study_digest, round_number, RoundState.SKIPPED)
-
-
 def require_outcome(
     signed: Signed[RoundOutcome], roster: Roster, study_digest: str, round_number: int, state: RoundState
 ) -> RoundOutcome:

@@ -84,13 +84,11 @@ def standing(settings: AgentSettings) -> SiteStanding:
 
 
 def study_standing(settings: AgentSettings, known: KnownStudy) -> StudyStanding:
-    """One study alone."""
     problems = {one.study: one for one in read_problems(settings.state_dir)}
     return _study(known, problems.get(known.study.name))
 
 
 def contacts_of(settings: AgentSettings, roster: Roster) -> tuple[Contact, ...]:
-    """Server A's, then B's; empty ones while nothing was heard."""
     known = {one.server: one for one in read_contacts(settings.state_dir / CONTACTS)}
     names = (roster.operator_a.name, roster.operator_b.name)
     return tuple(known.get(name, Contact(server=name)) for name in names)

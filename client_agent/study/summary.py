@@ -124,6 +124,5 @@ def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: byt
 
 
 def _protection(study: Study, policy: SitePolicy, key: bytes) -> Protection:
-    """The larger of the study's and the site's threshold counts."""
     spec = spec_of(study)
     return Protection(key, max(spec.least_examples, policy.least_examples), spec.rounded_to)

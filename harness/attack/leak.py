@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 import numpy as np
 from scipy.stats import norm
 
-from client_agent.requester.judgement import Judgement, RequesterFacts, RoundRule, judge, longest_norm
 from harness.attack.attack import passes, taken_out
 from harness.attack.attacked_study import Line, program_versions, timed
 from harness.attack.scripted_agents import How, announced, study
@@ -32,6 +31,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy import clauses
 from protocol.policy.clauses import TIMES_LEFT_OUT
 from protocol.policy.memory import SiteMemory, remember_left_out
+from protocol.rounds.judgement import Judgement, RequesterFacts, RoundRule, judge, longest_norm
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side, split

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from client_agent.contributor.decisions import Decision, Decisions
-from client_agent.site.context import RELAY
 from client_agent.site.letters import WeightMail
+from client_agent.study.mail import fetched
 from harness.attack.attack import Attempt, Found, found, passes
 from harness.attack.attacked_study import relative_error
 from harness.attack.scripted_agents import (
@@ -33,9 +33,8 @@ from harness.attack.scripted_agents import (
     study,
 )
 from protocol.errors import Clause
-from protocol.messages import paths
 from protocol.messages.control import Announcement, ListedWeight, Purpose, RuleName, RuleSpec, WeightList
-from protocol.messages.letter import open_letter
+from protocol.messages.letter import LetterKind, Topic
 from protocol.parameters import Needs
 from protocol.policy.memory import LeftOut, ReleasedSum, SiteMemory
 from protocol.policy.site_policy import SitePolicy
@@ -143,11 +142,7 @@ def _without_last(listed: WeightList) -> WeightList:
 
 def _any_mail(decisions: Decisions, announcement: Announcement) -> WeightMail:
     """The requester's letter, whatever list is in it."""
-    context, of, number = decisions._context, decisions._owner, announcement.round
-    topic = paths.fill(paths.WEIGHTS_TOPIC, round=number)
-    sealed = context.clients[RELAY].get_mail(of.study.name, topic, context.site, REQUESTER, of.letter_bytes)
-    parties = REQUESTER, context.site
-    return open_letter(sealed, WeightMail, "weights", of.study_digest, *parties, number, context.keys.sealing)
+    return fetched(decisions._owner, Topic(LetterKind.WEIGHTS, announcement.round), REQUESTER, WeightMail)
 
 
 _OLD_MODEL: Final = model_digest(SITE_KEY, study().digest(), 1, (START + 1).astype("<f4").tobytes())

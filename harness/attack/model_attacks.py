@@ -263,8 +263,8 @@ _FEDAVG: Final = {
     "poison-backdoor": Poison.TRIGGER,
 }
 _ANY_LENGTH: Final[Mapping[str, object]] = {
-    "client_agent.requester.judgement.too_long": lambda *_: frozenset(),
-    "client_agent.requester.judgement.within_bound": lambda measured, bound: measured.took_part,
+    "protocol.rounds.judgement.too_long": lambda *_: frozenset(),
+    "protocol.rounds.judgement.within_bound": lambda measured, bound: measured.took_part,
     "protocol.rules.fedavg.within_bound": lambda measured, bound: measured.took_part,
 }
 _POISONED: Final = {

@@ -19,11 +19,10 @@ from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
 from client_agent.net.envelopes import Body
 from client_agent.net.ledger import Ledger
-from client_agent.net.roster import HeldRoster
-from client_agent.site.context import SiteContext
+from client_agent.site.context import SiteContext, drop_sum
+from client_agent.site.identity import HeldRoster
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letters import WeightMail, Welcome
-from client_agent.study.sum_rows import drop_sum
 from harness.attack.forgeries import release_set
 from harness.attack.signed_client import there
 from harness.engine.parties import SiteEntry, make_parties

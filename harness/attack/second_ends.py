@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
-from client_agent.study.release import require_skip
+from client_agent.study.release import require_outcome
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.forgeries import equivocating_announcement, release_set
 from harness.attack.refused_messages import unsigned
@@ -318,7 +318,7 @@ def _skipped_alone(sites: Federation) -> bool:
     """A's word alone that the round whose sum was opened was skipped: the site would allow another sum."""
     key = RoundKey(study().digest(), 1, 1)
     skip = _signed(outcome_of(key, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME), (_A, _A), (_A, _B))
-    return require_skip(skip, ROSTER, key.study, 1).outcome is RoundState.SKIPPED
+    return require_outcome(skip, ROSTER, key.study, 1, RoundState.SKIPPED).outcome is RoundState.SKIPPED
 
 
 def _other_contributors(sites: Federation) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.contributor.run import Contributor
+from client_agent.contributor.run import Contributor, shown_release
 from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
 from harness.attack.attack import Attempt, Found, passes
@@ -38,6 +38,7 @@ from protocol.policy.cohorts import Cohort
 from protocol.policy.exposure import SummedRow, SummedWeight
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_left_out
 from protocol.policy.site_policy import SitePolicy
+from protocol.rounds.evidence import PastRelease
 from protocol.shared_model import seeded_model
 from protocol.summary.layout import Layout, Numeric
 from protocol.summary.protection import FIRST_LINE, OwnColumn, Protection, summary_questions
@@ -192,7 +193,8 @@ def _told_by_one_server(sites: Federation) -> float | None:
     )
     false = true.model_copy(update={"release_set": _set_without_first(first)})
     for site in _WITHOUT_FIRST:
-        sites.agent(site, of)._settle_unseen(first.decisions[site], false, true)
+        shown = there(shown_release(first.decisions[site], false, true), site)
+        sites.agent(site, of)._settle_unseen(shown, true)
     return _difference(sites, first, sites.round(study("second"), 1, _WITHOUT_FIRST, version=0))
 
 
@@ -208,6 +210,11 @@ _AT: Final = "client_agent.contributor.run.Contributor."
 _SETTLE: Final = Contributor._settle_unseen
 
 
+def _believes_one(agent: Contributor, shown: PastRelease, other: RoundView) -> None:
+    """Take what one server shows for what was summed."""
+    _SETTLE(agent, shown, other.model_copy(update={"release_set": shown.release_set}))
+
+
 _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
     "agents-old-model-again": (_old_model_again, _AT_AGENTS),
     "agents-tiny-step": (_step_too_small, _AT_AGENTS),
@@ -220,7 +227,7 @@ _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
     "agents-renewed-keys": (  # a site is named by the key that it has now
         _renewed,
         {
-            "client_agent.net.roster.HeldRoster.name_of": lambda held, site: (
+            "client_agent.site.identity.HeldRoster.name_of": lambda held, site: (
                 there(held.head.party(site), site).signing_key
             )
         },
@@ -228,7 +235,7 @@ _AGENTS: Final[Mapping[str, tuple[Script, Mapping[str, object]]]] = {
     "agents-late-joiner": (_joiner, _AT_AGENTS),
     "agents-told-by-one-server": (
         _told_by_one_server,
-        {f"{_AT}_settle_unseen": lambda agent, decision, view, other: _SETTLE(agent, decision, view, view)},
+        {f"{_AT}_settle_unseen": _believes_one},
     ),
 }
 

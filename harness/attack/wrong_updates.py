@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.requester.judgement import Judgement, RequesterFacts, RoundRule, judge
 from harness.attack import forgeries as forged
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.scripted_requester import make_study
@@ -25,6 +24,7 @@ from protocol.mpc import sketch
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rounds.agreement import agree
+from protocol.rounds.judgement import Judgement, RequesterFacts, RoundRule, judge
 from protocol.rules.fedavg import FedAvg, class_weight, counts_vector
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
@@ -244,7 +244,7 @@ def _long(length: float, own: float, opens: Needs, _: Path) -> Found:
     return Found(kept and abs(length) > 1, abs(length) if kept else 0.0)
 
 
-_NOT_TOO_LONG: Final[Mapping[str, object]] = {"client_agent.requester.judgement.too_long": lambda *_: frozenset()}
+_NOT_TOO_LONG: Final[Mapping[str, object]] = {"protocol.rounds.judgement.too_long": lambda *_: frozenset()}
 
 ATTEMPTS: Final = {
     **{name: Attempt(partial(_whole_round, partial(_changed, *how)), _NO_RANGE) for name, how in _VECTORS.items()},

@@ -20,7 +20,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from client_agent.net.envelopes import Body
-from client_agent.requester.judgement import longest_distance
 from client_agent.requester.openings import open_sites, query_vector, seal_queries
 from client_agent.study.contribution import ENCODED, ContributionRecord, EncodedFile
 from harness.attack.forgeries import release_set
@@ -50,6 +49,7 @@ from protocol.policy.clauses import check_for_every_site
 from protocol.policy.memory import SiteMemory
 from protocol.rounds.agreement import check_transcript
 from protocol.rounds.evidence import PastRelease
+from protocol.rounds.judgement import longest_distance
 from protocol.sharing import Side, vector_side
 from protocol.tags import judged, require_check, require_commitment, seed_hash, shown_seed
 

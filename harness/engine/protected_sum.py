@@ -20,7 +20,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.requester.judgement import Judgement
 from harness.datasets.site_data import SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.updates import ClippedUpdate, Counted, Judge, RoundInputs, Summed, everybody_in_range
@@ -42,6 +41,7 @@ from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
 from protocol.protection.ckks import Ciphertexts, open_sum
 from protocol.protection.interface import AtSite, UnderKey
 from protocol.rounds import agreement
+from protocol.rounds.judgement import Judgement
 from protocol.rules.fedavg import counts_vector
 from protocol.sharing import ChunkSource, Share, Side
 from protocol.tags import PAIR, TagSums, attempt_key, errors_of, kept_key, shown_seed

@@ -18,7 +18,6 @@ from client_agent.learning.plugin import Plugin, assessor
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.scores import FOLLOWED, FinalScores, MetricName
 from client_agent.learning.study_file import FinishTable
-from client_agent.requester.judgement import Judgement
 from client_agent.site.events import opened_values, site_values
 from harness.datasets.site_data import SiteData
 from harness.engine import training
@@ -31,6 +30,7 @@ from protocol.messages.control import Announcement, ListedWeight, Purpose, Study
 from protocol.policy.exposure import SummedRow
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
+from protocol.rounds.judgement import Judgement
 from protocol.rounds.planning import Candidate, Done, Situation, next_purpose
 from protocol.rules.interface import Rule, RuleState
 from protocol.shared_model import model_part

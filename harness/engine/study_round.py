@@ -19,7 +19,6 @@ import numpy as np
 from client_agent.learning.plugin import site_loss
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.update_noise import update_noise
-from client_agent.requester.judgement import RequesterFacts, RoundRule, judge
 from client_agent.site.events import SiteValue
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RoundRecord
@@ -35,6 +34,7 @@ from protocol.policy.exposure import Exposure, KnownSum, SummedRow, SummedWeight
 from protocol.policy.memory import kept_update, remember_skip
 from protocol.policy.site_policy import SitePolicy, check_needs_allowed
 from protocol.rounds import planning
+from protocol.rounds.judgement import RequesterFacts, RoundRule, judge
 from protocol.rounds.planning import Candidate
 from protocol.rules.interface import Measured, RiskRule
 from protocol.rules.shrinkage import distance_from_mean

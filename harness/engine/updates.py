@@ -37,7 +37,6 @@ from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.private_training import private_round
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import loss_gradient, train_round
-from client_agent.requester.judgement import Judgement, judge_sum
 from harness.datasets.site_data import SiteData
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.arithmetic.ring import derive
@@ -45,6 +44,7 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import Announcement, ListedWeight, RuleName, Study, WeightList
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
+from protocol.rounds.judgement import Judgement, judge_sum
 from protocol.rules.fedavg import class_weight, sample_weight
 
 CPU = torch.device("cpu")

@@ -96,7 +96,8 @@ class ServersAlone(Simulation):
     def run(self) -> Simulated:
         with ExitStack() as stack:
             if self.schedule.smooth is not None:
-                stack.enter_context(mock.patch("servers.background.duties._ROSTER_LOOKED_AT_EVERY_S", _ROSTER_LOOKED_AT_EVERY_S))
+                less = mock.patch("servers.background.duties._ROSTER_LOOKED_AT_EVERY_S", _ROSTER_LOOKED_AT_EVERY_S)
+                stack.enter_context(less)
             rarely = mock.patch("servers.background.duties._DATABASE_LOOKED_AT_EVERY_S", _DATABASE_LOOKED_AT_EVERY_S)
             stack.enter_context(rarely)
             watching = (self.watch.watching(), self.signed.watching(), self.pair.light_peers())

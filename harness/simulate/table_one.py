@@ -10,7 +10,6 @@ import typer
 
 from client_agent.cli.results import table_of as shown_table
 from client_agent.cli.tables import console as console_for
-from client_agent.requester.judgement import judge_sum
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.engine.parties import SiteEntry, make_parties
@@ -23,6 +22,7 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import Announcement, Purpose, SummarySpec
 from protocol.parameters import Needs
 from protocol.release import self_weighted_bound
+from protocol.rounds.judgement import judge_sum
 from protocol.summary.layout import Categories, Column, Layout, Numeric, summary_parameters
 from protocol.summary.protection import Numbers, shared_vector
 from protocol.summary.protection import Protection as TableProtection

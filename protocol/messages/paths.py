@@ -85,15 +85,16 @@ def study_of(path: str) -> str | None:
     return path[len(begins) :].partition("/")[0].partition("?")[0] if path.startswith(begins) else None
 
 
-_HOST: Final = r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]{2,45}\])"
-_ADDRESS: Final = re.compile(rf"https://{_HOST}(?::([1-9][0-9]{{0,4}}))?")
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_ADDRESS: Final = re.compile(rf"https://({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]{{2,45}}\])(?::([1-9][0-9]{{0,4}}))?")
+_LONGEST_HOST: Final = 253
 _LAST_PORT: Final = 65535
 
 
 def _server_url(url: str) -> str:
     """Raises: ValueError"""
     found = _ADDRESS.fullmatch(url)
-    if found is None or int(found[1] or 1) > _LAST_PORT:
+    if found is None or len(found[1]) > _LONGEST_HOST or int(found[2] or 1) > _LAST_PORT:
         raise ValueError(
             "a server's address is https://HOST or https://HOST:PORT and nothing more: no user or password, no path or "
             "'/' behind it, names beyond ASCII in their xn-- form"

@@ -12,11 +12,11 @@ from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
 from client_agent.learning.scores import FinalScores, Score
 from client_agent.net.ledger import Ledger
-from client_agent.net.roster import HeldRoster
 from client_agent.net.server_client import ServerClient
 from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent
+from client_agent.site.identity import HeldRoster
 from client_agent.site.journal import StudyJournal
 from harness.attack.scripted_rounds import REQUESTER, SMALL, VICTIM, OpenRound
 from host.randomness import SystemRandomness

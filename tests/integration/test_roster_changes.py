@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from client_agent.learning.learner import Learner
-from client_agent.net.roster import ACCEPTED
 from client_agent.net.server_client import ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.identity import ACCEPTED
 from client_agent.site.sum_memory import sum_memory
 from harness.attack.scripted_agents import renewed_keys
 from harness.federation.clocks import Stop

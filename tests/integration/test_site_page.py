@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from client_agent.net.ledger import Ledger, LedgerEntry
-from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
+from client_agent.site.events import METRICS, Absence, Absent, RoundEnd, RoundRecord, append_record, site_values
 from client_agent.study.approval import approval_of
 from tests.kit.browser import chromium
 from tests.kit.pictures import looked_at
@@ -110,10 +110,10 @@ def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, c
 def test_rounds_come_by_themselves(chromium: Chromium, config: Path) -> None:
     """At the requester, whose weights fall; a round that ends while the page is open is shown without a reload."""
     kept = journal(as_requester(config))
-    metrics = Metrics(kept.folder / METRICS)
+    metrics = kept.folder / METRICS
     _write_ledger(config.parent / "state" / "ledger.jsonl")
     for number in range(1, 9):
-        metrics.append(_round(number))
+        append_record(metrics, _round(number))
     page_process = Page(config)
     try:
         page = chromium.new_page(viewport={"width": 1200, "height": 900})
@@ -122,7 +122,7 @@ def test_rounds_come_by_themselves(chromium: Chromium, config: Path) -> None:
         assert page.get_by_role("img", name="each site's weight").is_visible()
         assert page.get_by_text("c3 (declined: isolation: too close)").first.is_visible()
         looked_at(page, "requester")
-        metrics.append(_round(9))
+        append_record(metrics, _round(9))
         page.get_by_role("rowheader", name="9", exact=True).wait_for(timeout=10_000)
         narrow = chromium.new_context(
             viewport={"width": 360, "height": 780}, storage_state=page.context.storage_state()

@@ -23,7 +23,6 @@ OWN_WAYS = {
     "client_agent/model/export.py": "into a folder that host.output_files fills",
     "client_agent/net/ledger.py": "appends lines, and cuts off half a one",
     "client_agent/net/server_client.py": "a download, renamed when whole",
-    "client_agent/site/events.py": "appends a line, and takes it back where it had no room",
     "client_agent/study/outbox.py": "a lock",
     "client_agent/page/contents.py": "a file without a name",
     "client_agent/learning/foreign_trainer.py": "a trainer's log, and what its program reads",

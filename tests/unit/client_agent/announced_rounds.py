@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from client_agent.contributor.decisions import Decision
@@ -82,10 +84,11 @@ def views(
     return made[0], made[1]
 
 
-def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], ...] = ()) -> None:
+def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], ...] = (), **more: Any) -> None:
+    """The requester's letter with this list waits for the site."""
     party = present(ROSTER.party(SITE))
-    letter = WeightMail(weight_list=listed, skipped=skipped)
-    mail = seal_letter(letter, "weights", DIGEST, REQUESTER, party, listed.round)
+    letter = WeightMail(weight_list=listed, skipped=skipped, **more)
+    mail = seal_letter(letter, "weights", listed.study_digest, REQUESTER, party, listed.round)
     bench.servers[Side.A].mail[f"weights-{listed.round}/{SITE}"] = mail
 
 

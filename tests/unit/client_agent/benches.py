@@ -15,10 +15,11 @@ from client_agent.learning.scores import FinalScores, Score
 from client_agent.learning.update_noise import UpdateNoise
 from client_agent.net.envelopes import Body
 from client_agent.net.ledger import Ledger
-from client_agent.net.roster import HeldRoster
 from client_agent.requester.run import Requester
+from client_agent.requester.state import RoundPlan
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.identity import HeldRoster
 from client_agent.site.journal import StudyJournal
 from harness.federation.clocks import ToldClock
 from host.randomness import SystemRandomness
@@ -29,6 +30,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.roster.chain import RosterChain
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
+from tests.kit.present import present
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys
 
 SITE = "c1"
@@ -138,6 +140,11 @@ class RequesterBench:
 
     def texts(self, kind: EventKind) -> list[str]:
         return [event.text for event in self.events if event.kind is kind]
+
+
+def planned(bench: RequesterBench) -> RoundPlan:
+    """The requester's next round."""
+    return present(bench.requester.next_plan())
 
 
 @contextmanager

@@ -14,8 +14,11 @@ from protocol.messages.control import (
     LayerShape,
     ListedWeight,
     ModelSpec,
+    OutcomeCause,
     ReleaseSet,
     Roster,
+    RoundOutcome,
+    RoundState,
     RuleName,
     RuleSpec,
     Signed,
@@ -133,6 +136,23 @@ M = TypeVar("M", bound=Message)
 def signed_by_both(agreed: M) -> Signed[M]:
     a, b = operator_keys(Side.A), operator_keys(Side.B)
     return countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
+
+
+def ended_round(
+    study_digest: str, number: int = 1, signers: tuple[Side, ...] = tuple(Side), /, **changes: object
+) -> Signed[RoundOutcome]:
+    """A round's signed end: a skip, unless ``changes`` say otherwise."""
+    fields = {
+        "study_digest": study_digest,
+        "round": number,
+        "attempt": 1,
+        "outcome": RoundState.SKIPPED,
+        "cause": OutcomeCause.NOT_AGREED_IN_TIME,
+    }
+    signed = Signed[RoundOutcome](message=RoundOutcome(**{**fields, **changes}))  # type: ignore[arg-type]
+    for side in signers:
+        signed = countersign(signed, operator_keys(side).name, operator_keys(side).signing)
+    return signed
 
 
 def ended_as(state: StudyState, study_digest: str) -> Signed[StudyEnd] | None:

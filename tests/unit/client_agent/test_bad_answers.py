@@ -38,12 +38,12 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.messages.control import MAX_CONTROL_BYTES, Signed, Study, StudyIndex, StudyView
-from protocol.messages.letter import NOTICE_SEALED_BYTES
+from protocol.messages.control import MAX_CONTROL_BYTES, Decline, Signed, Study, StudyIndex, StudyView
+from protocol.messages.letter import NOTICE_SEALED_BYTES, parse_topic
 from protocol.sharing import Side
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import PARAMETERS, REQUESTER, ROSTER, keys, study
-from tests.unit.client_agent.test_daemon import FakeServer, settings, signed_at
+from tests.unit.client_agent.test_daemon import FakeServer, serve, settings, signed_at
 from tests.unit.client_agent.test_refusals import view
 from tests.unit.client_agent.test_requester import planned
 
@@ -118,9 +118,7 @@ def test_an_answer_while_it_looks_for_studies(
     monkeypatch.setattr(client_agent.daemon, "_LOOK_AGAIN_S", 0.0)
     of, stop, events = study(), threading.Event(), list[AgentEvent]()
     servers = {each: Moody(signed_at(each, of), *([wrong] if each is side else [])) for each in Side}
-    for client in site.clients.values():
-        client.close()
-    site.clients.update(servers)  # type: ignore[arg-type]
+    serve(site, servers[Side.A], servers[Side.B])
     agent = Started(site, stop, events)
     running = threading.Thread(target=agent.run)
     running.start()
@@ -307,10 +305,16 @@ def test_a_bad_decline_is_read_once(bench: RequesterBench) -> None:
 
 
 def test_letters_put_aside_are_forgotten_with_their_round(bench: RequesterBench) -> None:
-    for entry, kept in (("refusal/c1", "refusal"), ("refusal/c2", "refusal"), ("decline-1/c1", "decline-1/")):
-        bench.requester.put_aside(entry, kept, "x")
-    bench.requester.put_aside("decline-2/c1", "decline-2/", "x")
-    assert bench.requester.progress.unreadable == ("decline-2/c1",)
+    for topic, site in (
+        ("refusal", "c1"),
+        ("hindered", "c1"),
+        ("refusal", "c2"),
+        ("decline-1", "c1"),
+        ("decline-2", "c1"),
+    ):
+        bench.servers[Side.A].mail[f"{topic}/{REQUESTER}"] = bytes(NOTICE_SEALED_BYTES)
+        assert bench.requester.heard(parse_topic(topic), site, Signed[Decline]) is None
+    assert bench.requester.progress.unreadable == ("refusal/c1", "hindered/c1", "refusal/c2", "decline-2/c1")
 
 
 # --- a site that wants to take part -----------------------------------------------------------------------------------
@@ -319,7 +323,7 @@ def test_letters_put_aside_are_forgotten_with_their_round(bench: RequesterBench)
 def test_a_site_says_that_it_is_ready_until_it_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal that passes, of a proxy or a server without its database, kept the site out of the study for good."""
     monkeypatch.setattr("client_agent.contributor.run._IDLE_S", 0.0)
-    monkeypatch.setattr("client_agent.contributor.run._RETRY_S", 0.0)
+    monkeypatch.setattr("client_agent.contributor.run.RETRY_S", 0.0)
     answers: dict[Side, list[Exception]] = {
         Side.A: [BadSignature("401"), NotListed("no"), Unavailable("down")],
         Side.B: [WrongRound("ended")],

@@ -6,8 +6,6 @@ import ast
 import inspect
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +19,6 @@ from client_agent.cli import decisions as budget_cli
 from client_agent.cli.forecast import require_own_budget, require_shown_budget
 from client_agent.learning.models import dimension, model_spec
 from client_agent.learning.study_file import FinishTable
-from client_agent.settings import AgentSettings
 from client_agent.site import privacy_budget
 from client_agent.site.privacy_budget import (
     ORDERS,
@@ -385,18 +382,6 @@ def settings(folder: Path, **policy: Any) -> Any:
 
 def count(folder: Path) -> BudgetMemory:
     return budget_memory(folder, CAME_WITH)
-
-
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> dict[Side, FakeServer]:
-    made = {side: FakeServer(side) for side in Side}
-
-    @contextmanager
-    def site(_: AgentSettings) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(came_with=CAME_WITH, clients=made, roster=ROSTER)
-
-    monkeypatch.setattr(budget_cli, "Site", site)
-    return made
 
 
 def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,21 +170,6 @@ def test_an_attempt_that_an_earlier_agent_sealed_is_sent_and_not_sealed_again(
     assert server.bodies[0] == server.bodies[1] == (journal.attempt_folder(1, 1) / "ciphertext.sealed").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("server", "error"),
-    [
-        (UploadServer(SITE, changes={"body_digest": "00" * 32}), TranscriptMismatch),
-        (UploadServer(SITE, changes={"site": "c2"}), TranscriptMismatch),
-        (UploadServer(SITE, signer=Side.B), BadSignature),
-    ],
-)
-def test_a_receipt_for_something_else_is_refused(
-    made: Path, journal: StudyJournal, server: UploadServer, error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        deliver(journal, server)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_refused_by_layer_before_encryption(journal: StudyJournal, bad: float) -> None:
     broken = update()

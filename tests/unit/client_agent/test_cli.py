@@ -21,7 +21,7 @@ from client_agent.cli.agent import app as agent_app
 from client_agent.daemon import run_agent
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.events import Metrics, RoundRecord
+from client_agent.site.events import RoundRecord, append_record
 from client_agent.site.journal import StudyJournal
 from client_agent.study.outbox import create_study, outbox
 from host.files import new_folder
@@ -39,7 +39,7 @@ from protocol.sharing import Side
 from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
-from tests.unit.client_agent.test_judging import record
+from tests.unit.client_agent.test_rewards import record
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
 BROKEN_PLUGIN = """
@@ -299,9 +299,9 @@ def test_cancelling_a_study_that_has_ended(
 
 
 def records(folder: Path, name: str, *given: RoundRecord) -> None:
-    metrics = Metrics(new_folder(folder / "state" / "studies" / name) / "metrics.jsonl")
+    metrics = new_folder(folder / "state" / "studies" / name) / "metrics.jsonl"
     for one in given:
-        metrics.append(one)
+        append_record(metrics, one)
 
 
 def test_who_gave_what_is_shown_a_study(tmp_path: Path) -> None:

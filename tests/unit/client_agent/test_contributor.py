@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -27,14 +27,12 @@ from protocol.messages.control import (
     StudyState,
     StudyView,
     WeightList,
-    countersign,
     sign,
 )
 from protocol.messages.purpose import outcome_text
 from protocol.sharing import Side
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
-    MODEL,
     STUDY,
     announced,
     decided,
@@ -42,17 +40,8 @@ from tests.unit.client_agent.announced_rounds import (
     views,
     weights,
 )
-from tests.unit.client_agent.benches import Bench, contributor_bench
-from tests.unit.client_agent.federation import (
-    ended_as,
-    operator_keys,
-)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with contributor_bench(tmp_path, STUDY, MODEL) as made:
-        yield made
+from tests.unit.client_agent.benches import Bench
+from tests.unit.client_agent.federation import ended_as, ended_round, operator_keys
 
 
 def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: Bench) -> None:
@@ -184,18 +173,7 @@ def test_a_server_that_is_away_leaves_the_contribution_to_be_resent(bench: Bench
     assert not (folder / "done").exists()
 
 
-def skip_of(round_number: int = 1, signers: tuple[Side, ...] = tuple(Side), **changes: object) -> Signed[RoundOutcome]:
-    fields = {
-        "study_digest": DIGEST,
-        "round": round_number,
-        "attempt": 1,
-        "outcome": RoundState.SKIPPED,
-        "cause": OutcomeCause.NOT_AGREED_IN_TIME,
-    }
-    signed: Signed[RoundOutcome] = Signed[RoundOutcome](message=RoundOutcome(**{**fields, **changes}))  # type: ignore[arg-type]
-    for side in signers:
-        signed = countersign(signed, operator_keys(side).name, operator_keys(side).signing)
-    return signed
+skip_of = partial(ended_round, DIGEST)
 
 
 def with_outcomes(
@@ -209,7 +187,7 @@ def test_a_skipped_round_is_recorded_once_and_settled(bench: Bench) -> None:
     listed = weights()
     decided(bench, listed, views(announced(listed)))
     assert bench.contributor.state.memory.unsettled == 1
-    at = with_outcomes(views(announced(listed), state=RoundState.SKIPPED), skip_of(signers=(Side.A,)), skip_of())
+    at = with_outcomes(views(announced(listed), state=RoundState.SKIPPED), skip_of(1, (Side.A,)), skip_of())
     bench.contributor.follow(*at)
     bench.contributor.follow(*at)
     records = [event.record for event in bench.events if event.record is not None]
@@ -223,7 +201,7 @@ def test_a_skipped_round_is_recorded_once_and_settled(bench: Bench) -> None:
     ("outcome", "error"),
     [
         (None, UnknownResource),
-        (skip_of(signers=(Side.A,)), UnknownResource),
+        (skip_of(1, (Side.A,)), UnknownResource),
         (skip_of(2), AnnouncementMismatch),
         (skip_of(study_digest="00" * 32), AnnouncementMismatch),
         (skip_of(outcome=RoundState.BURNT, cause=OutcomeCause.CORRELATIONS_LOST), AnnouncementMismatch),
@@ -245,7 +223,7 @@ def test_a_skip_that_not_both_servers_signed_settles_nothing(
     [
         ((), Clause.OUTCOME_UNKNOWN),
         ((skip_of(2),), Clause.OUTCOME_UNKNOWN),
-        ((skip_of(signers=(Side.B,)),), ErrorCode.BAD_SIGNATURE),
+        ((skip_of(1, (Side.B,)),), ErrorCode.BAD_SIGNATURE),
         ((skip_of(outcome=RoundState.BURNT, cause=OutcomeCause.CORRELATIONS_LOST),), ErrorCode.ANNOUNCEMENT_MISMATCH),
         ((skip_of(), skip_of(2)), None),
     ],

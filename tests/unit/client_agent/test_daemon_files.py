@@ -20,7 +20,7 @@ from protocol.errors import ConfigurationError, StorageFull
 from protocol.messages.control import StudyIndex
 from protocol.sharing import Side
 from tests.unit.client_agent.federation import REQUESTER, study
-from tests.unit.client_agent.test_daemon import FakeServer, agent, signed_at, sites
+from tests.unit.client_agent.test_daemon import FakeServer, agent, serve, signed_at, sites
 
 assert sites  # a fixture of that module
 
@@ -149,9 +149,7 @@ def test_a_listed_study_that_a_full_disk_has_no_room_for_keeps_no_other_waiting(
 ) -> None:
     first = study().model_copy(update={"name": "other"})
     both = {side: FakeServer(signed_at(side, first), signed_at(side, study())) for side in Side}
-    for client in sites["c1"].clients.values():
-        client.close()
-    sites["c1"].clients.update(both)  # type: ignore[arg-type]
+    serve(sites["c1"], both[Side.A], both[Side.B])
     mkdir, events = Path.mkdir, list[AgentEvent]()
 
     def full(self: Path, *also: Any, **more: Any) -> None:
@@ -178,9 +176,7 @@ def test_an_agent_looks_again_after_an_error_of_its_disk(sites: dict[str, Site])
                 stop.set()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    for client in sites["c1"].clients.values():
-        client.close()
-    sites["c1"].clients.update({Side.A: DiskFails(), Side.B: FakeServer()})  # type: ignore[dict-item]
+    serve(sites["c1"], DiskFails(), FakeServer())
     sites["c1"].settings = sites["c1"].settings.model_copy(update={"poll_s": 0.01})
     events = list[AgentEvent]()
     Agent(sites["c1"], stop, events.append).run()

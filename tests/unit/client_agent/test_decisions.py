@@ -11,7 +11,7 @@ import pytest
 
 from client_agent.contributor.decisions import Decision
 from client_agent.site.events import EventKind
-from client_agent.site.letters import CountedClasses, WeightMail
+from client_agent.site.letters import CountedClasses
 from protocol.errors import ConfigurationError, ErrorCode, WrongRound
 from protocol.messages.control import (
     Announcement,
@@ -20,25 +20,21 @@ from protocol.messages.control import (
     ModelSpec,
     Purpose,
     RoundOutcome,
-    RoundState,
-    RoundView,
     RuleName,
     RuleSpec,
     Signed,
     Study,
     WeightList,
-    countersign,
     sign,
 )
-from protocol.messages.letter import seal_letter
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import LeftOut
 from protocol.rounds.agreement import model_digest
 from protocol.rules.fedavg import class_weight
 from protocol.sharing import Side
-from tests.kit.present import present
-from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, contributor_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys, study
+from tests.unit.client_agent.announced_rounds import post, views
+from tests.unit.client_agent.benches import SITE_KEY, Bench, contributor_bench
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, keys, study
 
 SIZE = 20
 GRID = 2
@@ -100,17 +96,8 @@ def decided(
         "closes_at_s": 10**9,
     }
     announced = Announcement(**{**fields, **changes})  # type: ignore[arg-type]
-    party = present(ROSTER.party(SITE))
-    mail = WeightMail(weight_list=listed, counted=counted, skipped=skipped)
-    sealed = seal_letter(mail, "weights", digest, REQUESTER, party, number)
-    bench.servers[Side.A].mail[f"weights-{number}/{SITE}"] = sealed
-    views = []
-    for side in Side:
-        operator = operator_keys(side)
-        own = sign(announced, REQUESTER, keys(REQUESTER).signing)
-        signed = countersign(own, operator.name, operator.signing)
-        views.append(RoundView(round=number, attempt=1, state=RoundState.ANNOUNCED, announcement=signed))
-    return bench.contributor.decisions.decide(views[0], views[1])
+    post(bench, listed, skipped, counted=counted)
+    return bench.contributor.decisions.decide(*views(announced))
 
 
 def test_class_counts_are_contributed_once_and_carry_no_weight(bench: Bench) -> None:

@@ -38,6 +38,10 @@ def settings(config: Path) -> AgentSettings:  # the fixture of that name
     return load_settings(config)
 
 
+def full(*_: object, **__: object) -> None:
+    raise StorageFull("no space left for audit.jsonl")
+
+
 def over(config: Path) -> None:
     kept = journal(config)
     kept.write_site_state(
@@ -104,9 +108,6 @@ def test_the_same_files_as_before_have_the_same_receipt(
     (journal(config).folder / "metrics.jsonl").unlink()
     shutil.rmtree(journal(config).folder / "rounds")
 
-    def full(*_: object, **__: object) -> None:
-        raise StorageFull("no space left for audit.jsonl")
-
     with monkeypatch.context() as patch:
         patch.setattr(AuditLog, "add", full)
         with pytest.raises(StorageFull):
@@ -165,8 +166,6 @@ def test_peoples_words_are_in_the_log_with_their_names(settings: AgentSettings) 
 
 
 # --- permits ----------------------------------------------------------------------------------------------------------
-
-assert config  # a fixture of that module
 
 LAST_DAY = date(2999, 3, 31)
 
@@ -268,9 +267,6 @@ def test_a_deletion_that_a_full_disk_broke_off_goes_on_within_the_hour(
     journal(config).write_site_state(
         SiteState(study_digest=STUDY.digest(), training_seed=7, site_key="ab" * 32, finished="done", refused=True)
     )
-
-    def full(*_: object, **__: object) -> None:
-        raise StorageFull("no space left for audit.jsonl")
 
     with monkeypatch.context() as patch:
         patch.setattr(AuditLog, "add", full)

@@ -19,7 +19,6 @@ import pytest
 from client_agent.requester.plan import hindrance
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letters import WeightMail
 from client_agent.study.release import own_key_id
 from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
@@ -34,17 +33,13 @@ from protocol.messages.control import (
     ListedWeight,
     ModelSpec,
     OutputHeader,
-    RoundState,
-    RoundView,
     RuleName,
     RuleSpec,
     ShareKind,
     StudyProtection,
     SumRelease,
     WeightList,
-    sign,
 )
-from protocol.messages.letter import seal_letter
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.clauses import MOST_DISCARDED_SUMS
 from protocol.policy.site_policy import SitePolicy
@@ -54,13 +49,12 @@ from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.sealed_bodies import closed
+from tests.unit.client_agent.announced_rounds import post, views
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, FakeServer, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
-    REQUESTER,
     ROSTER,
     keys,
-    operator_keys,
     signed_by_both,
     study,
 )
@@ -211,17 +205,8 @@ def test_before_that_it_goes_on(bench: Bench) -> None:
 
 
 def decided(bench: Bench, number: int):
-    party = present(ROSTER.party(SITE))
-    mail = seal_letter(WeightMail(weight_list=the_list(number)), "weights", DIGEST, REQUESTER, party, number)
-    bench.servers[Side.A].mail[f"weights-{number}/{SITE}"] = mail
-    views = []
-    for side in Side:
-        own = sign(announced(number), REQUESTER, keys(REQUESTER).signing)
-        operator = operator_keys(side)
-        theirs = sign(announced(number), operator.name, operator.signing).signatures
-        signed = own.model_copy(update={"signatures": (*own.signatures, *theirs)})
-        views.append(RoundView(round=number, attempt=1, state=RoundState.ANNOUNCED, announcement=signed))
-    return bench.contributor.decisions.decide(*views)
+    post(bench, the_list(number))
+    return bench.contributor.decisions.decide(*views(announced(number)))
 
 
 def test_the_requester_ends_the_study_then(tmp_path: Path) -> None:

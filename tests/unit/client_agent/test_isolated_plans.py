@@ -17,7 +17,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import Measured
 from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import MODEL
-from tests.unit.client_agent.benches import RequesterBench, requester_bench
+from tests.unit.client_agent.benches import RequesterBench, planned, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, evidence, study
 
 STUDY = study().model_copy(update={"rounds": 50})
@@ -34,10 +34,6 @@ def bench_of(folder: Path, policy: SitePolicy | None = None, **changes: object) 
 def bench(tmp_path: Path) -> Iterator[RequesterBench]:
     with bench_of(tmp_path) as made:
         yield made
-
-
-def planned(bench: RequesterBench) -> RoundPlan:
-    return present(bench.requester.next_plan())
 
 
 def numerators(plan: RoundPlan) -> dict[str, int]:

@@ -15,15 +15,13 @@ from harness.attack.scripted_agents import GRID, ROSTER, SITES, START, Federatio
 from harness.attack.scripted_agents import study as scripted_study
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ConfigurationError, ErrorCode, ProtocolViolation
-from protocol.messages.control import OutcomeCause, Purpose, RoundOutcome, RoundState, RuleName, RuleSpec, Signed, Study
+from protocol.messages.control import OutcomeCause, Purpose, RuleName, RuleSpec, Study
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_skip
 from protocol.rounds.evidence import check_release
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from tests.unit.client_agent.benches import Bench, contributor_bench, requester_bench
-from tests.unit.client_agent.federation import signed_by_both
+from tests.unit.client_agent.federation import ended_round
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, decided, study_with
 from tests.unit.parties import announcement
 from tests.unit.servers.ending_rounds import FIVE
@@ -54,10 +52,6 @@ def all_refuse(made: Round, clause: str) -> None:
 
 
 MEASURES: dict[str, Any] = {"opens": Needs.PAIRS, "purpose": Purpose.MEASURE, "model_version": 0, "listed": FIVE[1:]}
-
-
-def test_an_honest_one_is_taken_part_in(sites: Federation) -> None:
-    assert measure(sites, 1).refused == {}
 
 
 def test_a_weight_of_the_requester_is_refused(sites: Federation) -> None:
@@ -144,10 +138,6 @@ def site(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def ended_as(state: RoundState, cause: OutcomeCause, number: int = 1) -> Signed[RoundOutcome]:
-    return signed_by_both(outcome_of(RoundKey(STUDY.digest(), number, 1), state, cause))
-
-
 class TestContributor:
     def test_it_shares_its_update_with_weight_1_and_remembers_the_round(self, site: Bench) -> None:
         decision = decided(site, 1, **SITE_MEASURES)
@@ -162,7 +152,7 @@ class TestContributor:
         """Signed by both servers; with one signature it says nothing."""
         assert decided(site, 1, **SITE_MEASURES).accepted
         assert decided(site, 2, **SITE_MEASURES).reason.startswith("measured_twice: ")
-        skip = ended_as(RoundState.SKIPPED, OutcomeCause.TOO_FEW_CONTRIBUTORS)
+        skip = ended_round(STUDY.digest(), cause=OutcomeCause.TOO_FEW_CONTRIBUTORS)
         forged = skip.model_copy(update={"signatures": skip.signatures[:1]})
         assert decided(site, 3, skipped=(forged,), **SITE_MEASURES).code is ErrorCode.BAD_SIGNATURE
         assert site.contributor.state.memory.apart == 1

@@ -11,7 +11,6 @@ import pytest
 
 from client_agent.learning.update_noise import UpdateNoise
 from client_agent.requester.admission import bring_up_to_date, show_model
-from client_agent.requester.judgement import Judgement
 from client_agent.requester.measurement import MeasuringRound
 from client_agent.requester.openings import Opened, Openings
 from client_agent.requester.own_update import keep_from_mean, kept_from_mean, learns_from, own_noise
@@ -24,7 +23,6 @@ from protocol.messages.control import (
     Announcement,
     OutcomeCause,
     Purpose,
-    RoundOutcome,
     RoundState,
     RoundView,
     RuleName,
@@ -34,13 +32,19 @@ from protocol.messages.control import (
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_release
-from protocol.rounds.side_a import outcome_of
-from protocol.rounds.states import RoundKey
+from protocol.rounds.judgement import Judgement
 from protocol.rules.interface import Measured, PairDistance
 from protocol.sharing import Side
 from tests.kit.present import present
-from tests.unit.client_agent.benches import Bench, FakeLearner, RequesterBench, contributor_bench, requester_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, agreed_set, evidence, signed_by_both
+from tests.unit.client_agent.benches import (
+    Bench,
+    FakeLearner,
+    RequesterBench,
+    contributor_bench,
+    planned,
+    requester_bench,
+)
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, agreed_set, ended_round, evidence
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, study_with
 
 STUDY = study_with(RuleName.MALLOWS, grid=32)
@@ -60,21 +64,13 @@ def site(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def planned(bench: RequesterBench) -> RoundPlan:
-    return present(bench.requester.next_plan())
-
-
 def plan_of(plan: RoundPlan, announcement: Announcement) -> RoundPlan:
     """The plan with another announcement, unsigned."""
     return plan.model_copy(update={"announcement": Signed[Announcement](message=announcement)})
 
 
-def ended_as(state: RoundState, cause: OutcomeCause, number: int = 1) -> Signed[RoundOutcome]:
-    return signed_by_both(outcome_of(RoundKey(STUDY.digest(), number, 1), state, cause))
-
-
 def skipped(number: int) -> Settled:
-    skip = ended_as(RoundState.SKIPPED, OutcomeCause.TOO_FEW_CONTRIBUTORS, number)
+    skip = ended_round(STUDY.digest(), number, cause=OutcomeCause.TOO_FEW_CONTRIBUTORS)
     return Settled(RoundEnd.SKIPPED, 1, "too few", (), None, 1.0, skip=skip)
 
 
@@ -145,7 +141,7 @@ def at_its_end(plan: RoundPlan, state: RoundState = RoundState.CLOSED) -> RoundV
         attempt=1,
         state=state,
         announcement=plan.announcement,
-        outcome=ended_as(RoundState.CLOSED, OutcomeCause.CLOSED),
+        outcome=ended_round(STUDY.digest(), outcome=RoundState.CLOSED, cause=OutcomeCause.CLOSED),
     )
 
 

@@ -23,9 +23,9 @@ from client_agent.site.events import (
     Absent,
     AgentEvent,
     EventKind,
-    Metrics,
     RoundEnd,
     RoundRecord,
+    append_record,
     site_values,
 )
 from client_agent.site.identity import load_identity
@@ -69,10 +69,11 @@ def test_a_requester_sees_weights_and_who_was_missing(
 ) -> None:
     kept = journal(as_requester(config))
     kept.write_site_state(SiteState(study_digest=STUDY.digest(), training_seed=1, model_version=2))
-    metrics = Metrics(kept.folder / METRICS)
+    metrics = kept.folder / METRICS
     absent = (Absence(site="c2", why=Absent.DECLINED, text="isolation: <b>too close</b>"),)
     for number, weight in ((1, 1.0), (2, 0.5)):
-        metrics.append(
+        append_record(
+            metrics,
             RoundRecord(
                 time_s=0,
                 study=STUDY.name,
@@ -84,13 +85,13 @@ def test_a_requester_sees_weights_and_who_was_missing(
                 alphas=site_values([("c1", weight)]),
                 absences=absent,
                 isolation=0.42,
-            )
+            ),
         )
     client = entered(config, door)
     shown = client.get(f"/studies/{STUDY.name}").text
     assert "This site asks" in client.get("/").text
     finish = {"round": STUDY.rounds + 1, "state": RoundEnd.FINISHED, "model_version": STUDY.rounds}
-    metrics.append(RoundRecord(time_s=0, study=STUDY.name, site=REQUESTER, **finish))
+    append_record(metrics, RoundRecord(time_s=0, study=STUDY.name, site=REQUESTER, **finish))
     counted = f"{STUDY.rounds + 1} (the study has {STUDY.rounds} of updates)"
     assert f"{counted}, finished" in client.get("/now").text
     show_status(load_settings(config), json_output=False)

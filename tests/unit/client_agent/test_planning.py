@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from client_agent.requester.plan import hindrance, new_plan
-from client_agent.requester.state import RoundPlan, Settled
+from client_agent.requester.state import Settled
 from client_agent.site.events import RoundEnd
 from client_agent.site.letters import CountedClasses
 from protocol.messages.control import (
     MOST_COUNTS_ROUNDS,
-    OutcomeCause,
     Purpose,
-    RoundOutcome,
-    RoundState,
     RuleName,
-    Signed,
     StudyEndState,
-    countersign,
     require_signatures,
-    sign,
 )
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_release
 from protocol.rules.interface import Measured
-from protocol.sharing import Side
 from tests.kit.present import present
-from tests.unit.client_agent.benches import RequesterBench, requester_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, operator_keys
+from tests.unit.client_agent.benches import RequesterBench, planned, requester_bench
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, ended_round
 from tests.unit.client_agent.test_decisions import MODEL, TOTALS, study_with
 
 STUDY = study_with(RuleName.WFEDAVG)
@@ -44,20 +38,7 @@ def bench(tmp_path: Path) -> Iterator[RequesterBench]:
         yield made
 
 
-def planned(bench: RequesterBench) -> RoundPlan:
-    return present(bench.requester.next_plan())
-
-
-def skip_of(number: int) -> Signed[RoundOutcome]:
-    message = RoundOutcome(
-        study_digest=DIGEST,
-        round=number,
-        attempt=1,
-        outcome=RoundState.SKIPPED,
-        cause=OutcomeCause.NOT_AGREED_IN_TIME,
-    )
-    a, b = operator_keys(Side.A), operator_keys(Side.B)
-    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+skip_of = partial(ended_round, DIGEST)
 
 
 def skip(bench: RequesterBench) -> None:

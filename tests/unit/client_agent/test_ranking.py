@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from client_agent.contributor.consent import refused_study
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
 from client_agent.requester.measurement import RankingRound, make_judging
-from client_agent.requester.state import Refused, RoundPlan, Settled
+from client_agent.requester.state import Refused, Settled
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
-from client_agent.study.refusals import refused_study
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import Clause, ErrorCode, NotListed, ProtocolViolation, UnknownResource
 from protocol.messages.control import (
@@ -24,15 +25,12 @@ from protocol.messages.control import (
     OutcomeCause,
     Purpose,
     RankingSpec,
-    RoundOutcome,
     RoundState,
     RoundView,
     RuleName,
     RuleSpec,
     SecondWeight,
-    Signed,
     Study,
-    countersign,
     sign,
 )
 from protocol.parameters import Needs
@@ -40,16 +38,16 @@ from protocol.policy.memory import remember_skip
 from protocol.policy.site_policy import SitePolicy
 from protocol.ranking import predictor
 from protocol.rounds.evidence import PastRelease, check_release
-from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.benches import (
     Bench,
     FakeLearner,
     RequesterBench,
     contributor_bench,
+    planned,
     requester_bench,
 )
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys, release
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, ended_round, keys, release
 from tests.unit.client_agent.test_decisions import GRID, MODEL, decided, study_with
 
 RNG = np.random.default_rng(6)
@@ -206,26 +204,8 @@ class TestContributor:
             check_release(past.model_copy(update={"announcement": announced}), ROSTER, announced.study_digest)
 
 
-def planned(bench: RequesterBench) -> RoundPlan:
-    return present(bench.requester.next_plan())
-
-
-def skip_of(number: int) -> Signed[RoundOutcome]:
-    message = RoundOutcome(
-        study_digest=STUDY.digest(),
-        round=number,
-        attempt=1,
-        outcome=RoundState.SKIPPED,
-        cause=OutcomeCause.NOT_AGREED_IN_TIME,
-    )
-    a, b = operator_keys(Side.A), operator_keys(Side.B)
-    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
-
-
-def ranked_of(number: int) -> Signed[RoundOutcome]:
-    message = skip_of(number).message.model_copy(update={"outcome": RoundState.RANKED, "cause": OutcomeCause.RANKED})
-    a, b = operator_keys(Side.A), operator_keys(Side.B)
-    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+skip_of = partial(ended_round, STUDY.digest())
+ranked_of = partial(ended_round, STUDY.digest(), outcome=RoundState.RANKED, cause=OutcomeCause.RANKED)
 
 
 def ended(end: RoundEnd, number: int, *declines: Refused) -> Settled:

@@ -12,9 +12,9 @@ import pytest
 from client_agent.cli.results import show_rankings
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, design, judging_form, ridge_model, targets
+from client_agent.requester.admission import public_text
 from client_agent.requester.measurement import make_judging
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
-from client_agent.study.refusals import public_text
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.messages.control import RuleName, StudyEndState
 from protocol.mpc.measurement import OpenedSite

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,20 +10,24 @@ from types import SimpleNamespace
 import pytest
 
 from client_agent.cli import decisions as memory_cli
-from client_agent.settings import AgentSettings
 from client_agent.site.context import SiteContext, lost_rounds, reconcile, reconcile_budget
-from client_agent.site.letters import WeightMail
 from client_agent.site.sum_memory import sum_memory
 from harness.federation.clocks import ToldClock
 from protocol.errors import BadSignature, Clause, PolicyRefusal, TranscriptMismatch, Unavailable
 from protocol.messages.control import ContributedRound, ContributedRounds, Signed, sign
-from protocol.messages.letter import seal_letter
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from tests.kit.present import present
-from tests.unit.client_agent.announced_rounds import DIGEST, MODEL, STUDY, announced, decided, released, views, weights
-from tests.unit.client_agent.benches import SITE, Bench, FakeServer, contributor_bench
-from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys, operator_keys
+from tests.unit.client_agent.announced_rounds import (
+    DIGEST,
+    announced,
+    decided,
+    post,
+    released,
+    views,
+    weights,
+)
+from tests.unit.client_agent.benches import SITE, Bench, FakeServer
+from tests.unit.client_agent.federation import REQUESTER, keys, operator_keys
 from tests.unit.client_agent.test_remembered_sums import UPDATE, row
 
 # --- reconciling ------------------------------------------------------------------------------------------------------
@@ -34,12 +37,6 @@ HELD = tuple(
     ContributedRound(study="earlier", study_digest="ab" * 32, round=number, attempt=1, body_digest="cd" * 32)
     for number in range(1, 8)
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with contributor_bench(tmp_path, STUDY, MODEL) as made:
-        yield made
 
 
 def context_of(bench: Bench) -> SiteContext:
@@ -63,11 +60,8 @@ def test_a_round_that_one_server_knows_of_is_missed(bench: Bench, side: Side) ->
 def test_what_the_requester_shows_of_a_forgotten_sum_hides_nothing(bench: Bench) -> None:
     """An older copy of the state folder was put back: the list brings the evidence of a sum that the site was in."""
     listed = weights(round_number=3)
-    party = present(ROSTER.party(SITE))
-    letter = WeightMail(weight_list=listed, previous=released(2, 0, sites=(SITE, "c3", REQUESTER)))
-    sealed = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
+    post(bench, listed, previous=released(2, 0, sites=(SITE, "c3", REQUESTER)))
     for server in bench.servers.values():
-        server.mail[f"weights-3/{SITE}"] = sealed
         server.receipts = (
             ContributedRound(study="this-one", study_digest=DIGEST, round=2, attempt=1, body_digest="cd" * 32),
         )
@@ -253,18 +247,6 @@ def test_a_budget_is_asked_about_only_where_there_is_one_and_now_and_then(bench:
 
 
 # --- memory cli -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> dict[Side, FakeServer]:
-    made = {side: FakeServer(side) for side in Side}
-
-    @contextmanager
-    def site(_: AgentSettings) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(came_with=keys(SITE).party().signing_key, clients=made, roster=ROSTER)
-
-    monkeypatch.setattr(memory_cli, "Site", site)
-    return made
 
 
 def forgotten(folder: Path) -> frozenset[tuple[str, int]]:

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_agent.contributor.consent import refused_study, send_refusal
 from client_agent.net.watch import Stopped
 from client_agent.requester.admission import await_contributors
 from client_agent.site.events import EventKind
 from client_agent.site.letters import StudyRefusal
-from client_agent.study.refusals import read_refusal, refused_study, refusing_sites, send_refusal
+from client_agent.study.mail import read_notice, senders
 from protocol.errors import BadSignature, Clause, ErrorCode, PolicyRefusal, Unavailable, WrongRound
-from protocol.messages.control import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyView, sign
-from protocol.messages.letter import seal_letter
+from protocol.messages.control import RuleName, RuleSpec, Signed, StudyEndState, StudyProtection, StudyView, sign
+from protocol.messages.letter import LetterKind, Topic, seal_letter
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
@@ -28,6 +29,7 @@ DIGEST = STUDY.digest()
 MODEL = np.zeros(PARAMETERS.dimension, dtype=np.float32)
 STRICT = SitePolicy(may_open=(Needs.NORMS,))
 TOPIC = f"refusal/{REQUESTER}"
+REFUSAL = Topic(LetterKind.REFUSAL)
 
 
 def letter_of(folder: Path) -> bytes:
@@ -84,7 +86,7 @@ def test_a_server_that_is_away_gets_the_same_refusal_later(tmp_path: Path, monke
             real(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(server, "put_mail", once_away)
-        monkeypatch.setattr("client_agent.contributor.run._RETRY_S", 0.0)
+        monkeypatch.setattr("client_agent.study.participant.RETRY_S", 0.0)
         bench.contributor.run()
         assert len(tries) == 2
         assert bench.contributor.state.finished is not None
@@ -121,7 +123,7 @@ def test_the_requester_ends_the_study_and_names_site_and_need(tmp_path: Path) ->
     sealed = letter_of(folder)
     with requester_bench(tmp_path, STUDY, MODEL) as bench:
         bench.servers[Side.A].mail[TOPIC] = sealed
-        assert "opens distances" in read_refusal(bench.requester, SITE).reason
+        assert "opens distances" in read_notice(bench.requester, REFUSAL, SITE, Signed[StudyRefusal]).reason
         hand_views(bench, view(f"refusal/{SITE}", ready=CONTRIBUTORS))
         await_contributors(bench.requester)
         end = present(bench.requester.progress.end)
@@ -163,9 +165,9 @@ def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path, monkey
         to = bench.requester.requester_party
         bench.servers[Side.A].mail[TOPIC] = seal_letter(forged, "refusal", DIGEST, SITE, to, 0)
         with pytest.raises(BadSignature):
-            read_refusal(bench.requester, SITE)
+            read_notice(bench.requester, REFUSAL, SITE, Signed[StudyRefusal])
         seen = view(f"refusal/{SITE}", "refusal/stranger", "weights-1/r0", ready=CONTRIBUTORS)
-        assert refusing_sites(seen) == (SITE, "stranger")
+        assert senders(seen, REFUSAL) == (SITE, "stranger")
         hand_views(bench, seen.model_copy(update={"ready": CONTRIBUTORS[:2]}))
         monkeypatch.setattr("client_agent.requester.study._LOOK_AGAIN_S", 0.01)
         later = threading.Timer(0.1, hand_views, (bench, seen))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ import pytest
 from client_agent.requester.admission import welcome
 from client_agent.requester.own_models import keep_best
 from client_agent.requester.plan import hindrance, new_plan
+from client_agent.requester.postbox import send_weights
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
 from client_agent.requester.state import Refused, RoundPlan, Settled
@@ -32,7 +34,6 @@ from protocol.messages.control import (
     RoundView,
     Signed,
     StudyView,
-    countersign,
     require_signatures,
     sign,
 )
@@ -47,6 +48,7 @@ from tests.unit.client_agent.federation import (
     REQUESTER,
     ROSTER,
     announcement,
+    ended_round,
     evidence,
     keys,
     operator_keys,
@@ -71,12 +73,7 @@ def requester(bench: RequesterBench) -> Requester:
     return bench.requester
 
 
-def skip_of(number: int, **changes: object) -> Signed[RoundOutcome]:
-    fields = {"study_digest": DIGEST, "round": number, "attempt": 1, "outcome": RoundState.SKIPPED}
-    fields["cause"] = OutcomeCause.QUERIES_MISSING
-    message = RoundOutcome(**{**fields, **changes})  # type: ignore[arg-type]
-    a, b = operator_keys(Side.A), operator_keys(Side.B)
-    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+skip_of = partial(ended_round, DIGEST, cause=OutcomeCause.QUERIES_MISSING)
 
 
 def skipped(number: int, declines: tuple[Refused, ...] = ()) -> Settled:
@@ -103,7 +100,7 @@ def test_a_skip_is_settled_and_enclosed_from_then_on(requester: Requester) -> No
     second = planned(requester)
     assert second.skipped == (skip_of(1),)
     mail = WeightMail(weight_list=second.weight_list, previous=second.previous, skipped=second.skipped)
-    requester.postbox.send_weights(mail, CONTRIBUTORS, lambda _: ())
+    send_weights(requester, mail, CONTRIBUTORS)
     assert letter(requester, WeightMail, "weights", "weights-2", "c1", 2).skipped == (skip_of(1),)
     past = release(2)
     discarded = Settled(RoundEnd.DISCARDED, 1, "", (), None, None, past=past)
@@ -117,7 +114,7 @@ def test_a_site_that_was_not_in_the_last_sum_is_told_of_the_skips_before_it(requ
     present = REQUESTER, *CONTRIBUTORS[1:]
     previous = evidence(announcement(weight_list(2)), weight_list(2), present)
     mail = WeightMail(weight_list=asked, previous=previous, skipped=(skip_of(1), skip_of(3)))
-    requester.postbox.send_weights(mail, CONTRIBUTORS, lambda _: ())
+    send_weights(requester, mail, CONTRIBUTORS)
     away, there = (letter(requester, WeightMail, "weights", "weights-4", site, 4).skipped for site in CONTRIBUTORS[:2])
     assert (away, there) == ((skip_of(1), skip_of(3)), (skip_of(3),))
 

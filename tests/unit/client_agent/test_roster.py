@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli import keys, roster
-from client_agent.net.roster import ACCEPTED, HeldRoster
 from client_agent.net.server_client import ServerClient
+from client_agent.site.identity import ACCEPTED, HeldRoster
 from protocol.errors import (
     BadSignature,
     ConfigurationError,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -28,10 +26,10 @@ from client_agent.site.events import (
     Absent,
     AgentEvent,
     EventKind,
-    Metrics,
     RoundEnd,
     RoundRecord,
     after_each,
+    append_record,
     last_metrics,
     read_metrics,
     site_values,
@@ -66,7 +64,7 @@ from tests.unit.client_agent.announced_rounds import (
     weights,
     welcome_mail,
 )
-from tests.unit.client_agent.benches import Bench, contributor_bench
+from tests.unit.client_agent.benches import Bench
 from tests.unit.client_agent.federation import REQUESTER, evidence, keys
 from tests.unit.client_agent.test_daemon import settings
 
@@ -75,6 +73,11 @@ from tests.unit.client_agent.test_daemon import settings
 NOW_S = 1_700_000_000.0
 DATE = "Tue, 14 Nov 2023 22:13:19 GMT"
 AWAITED = Awaited(since_s=NOW_S, sites=(AwaitedSite(site="c3", why="nothing heard \x1b[2J of it"),))
+
+
+def record(number: int = 7, state: RoundEnd = RoundEnd.RELEASED, **changes: object) -> RoundRecord:
+    fields = {"time_s": 0, "study": "heart", "site": "c1", "round": number, "state": state, "model_version": 1}
+    return RoundRecord.model_validate(fields | changes)
 
 
 def event(kind: EventKind, text: str = "", study: str = "heart") -> AgentEvent:
@@ -193,39 +196,13 @@ def test_the_last_record_is_read_without_the_others(tmp_path: Path, monkeypatch:
     path.write_text('{"half')
     assert last_metrics(path) is None
     path.unlink()
-    metrics = Metrics(path)
     for number in range(1, 4):
-        end = RoundEnd.RELEASED
-        metrics.append(
-            RoundRecord(time_s=0, study="heart", site="c1", round=number, state=end, model_version=1, reason="x" * 500)
-        )
+        append_record(path, record(number, reason="x" * 500))
         assert last_metrics(path) == read_metrics(path)[-1]
     with path.open("a") as file:
         file.write('{"time_s": 0, "stu')
     found = present(last_metrics(path))
     assert found.round == 3
-
-
-@pytest.mark.parametrize("half", ['{"time_s": 0, "stu', '{"time_s": 0, "weights": [{"site": "c1", "numerator": 3}'])
-def test_a_full_disk_and_half_a_line_spoil_no_other_record(tmp_path: Path, half: str) -> None:
-    path = tmp_path / "metrics.jsonl"
-    metrics, end = Metrics(path), RoundEnd.RELEASED
-    one, two, three = (
-        RoundRecord(time_s=0, study="heart", site="c1", round=n, state=end, model_version=1) for n in (1, 2, 3)
-    )
-    metrics.append(one)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 40, before[1]))  # half a line has room
-    try:
-        with pytest.raises(StorageFull, match="free space"):
-            metrics.append(two)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    metrics.append(two)
-    with path.open("a") as file:
-        file.write(half)
-    metrics.append(three)
-    assert read_metrics(path) == (one, two, three)
 
 
 def test_a_full_disk_keeps_no_request_and_no_event_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +225,7 @@ def test_a_full_disk_keeps_no_request_and_no_event_back(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("purpose", list(Purpose))
 def test_a_round_of_every_purpose_has_a_line(purpose: Purpose) -> None:
-    record = RoundRecord(
-        time_s=0.0, study="heart", site="c1", round=7, state=RoundEnd.CLOSED, purpose=purpose, model_version=1
-    )
-    line = round_line(record, None)
+    line = round_line(record(state=RoundEnd.CLOSED, purpose=purpose), None)
     assert line.startswith("round 7 closed")
     assert (" (" in line) is (purpose is not Purpose.UPDATE)
 
@@ -262,32 +236,24 @@ def test_a_round_without_others_shows_no_weights_and_who_is_missing() -> None:
         Absence(site="c2", why=Absent.DECLINED, text="isolation: too close"),
         Absence(site="c3", why=Absent.NOT_READY),
     )
-    record = RoundRecord(
-        time_s=0, study="heart", site="c0", round=7, state=RoundEnd.ALONE, model_version=1, alphas=weights
-    )
-    assert "c1" not in round_line(record, None)
-    released = record.model_copy(update={"state": RoundEnd.RELEASED, "took_part": ("c0", "c1"), "absences": absent})
-    assert round_line(released, None).endswith(
+    assert "c1" not in round_line(record(state=RoundEnd.ALONE, alphas=weights), None)
+    assert round_line(record(alphas=weights, took_part=("c0", "c1"), absences=absent), None).endswith(
         ", took part: c0 c1, without: c2 (declined: isolation: too close), c3 (not ready), weights: c1=1.000 c2=0.500"
     )
 
 
 def test_a_measurement_is_told_from_a_sum() -> None:
-    record = RoundRecord(
-        time_s=0.0, study="heart", site="c1", round=7, state=RoundEnd.CLOSED, purpose=Purpose.MEASURE, model_version=1
-    )
-    assert round_line(record, None) == "round 7 closed (measured, nothing summed): 0.00 s, 0 kB"
+    measured = record(state=RoundEnd.CLOSED, purpose=Purpose.MEASURE)
+    assert round_line(measured, None) == "round 7 closed (measured, nothing summed): 0.00 s, 0 kB"
 
 
 def test_a_reason_that_the_line_before_gave_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     """The reason stood in every line of a study that goes on alone, and so did the words of a site that declines."""
     long, other = "the policies of the sites that are left allow no list: " + "x" * 200, "too few"
-    first = RoundRecord(
-        time_s=0, study="heart", site="c0", round=7, state=RoundEnd.SKIPPED, reason=long, model_version=1,
-        absences=(Absence(site="c2", why=Absent.DECLINED, text=long), Absence(site="c3", why=Absent.NOT_READY)),
-    )  # fmt: skip
+    absent = (Absence(site="c2", why=Absent.DECLINED, text=long), Absence(site="c3", why=Absent.NOT_READY))
+    first = record(state=RoundEnd.SKIPPED, reason=long, absences=absent)
     records = (first, first, first.model_copy(update={"reason": other, "absences": first.absences[1:]}), first)
-    lines = [round_line(record, before) for before, record in after_each(records)]
+    lines = [round_line(one, before) for before, one in after_each(records)]
     assert [line.count(long) for line in lines] == [2, 0, 0, 2]
     assert lines[1] == "round 7 skipped (as before): 0.00 s, 0 kB, without: c2 (declined, as before), c3 (not ready)"
     assert lines[2] == "round 7 skipped (too few): 0.00 s, 0 kB, without: c3 (not ready)"
@@ -345,7 +311,7 @@ def ended(state: StudyEndState, cause: EndCause | None = None) -> StudyView:
 
 def rounds(*ends: RoundEnd, purpose: Purpose = Purpose.UPDATE) -> tuple[RoundRecord, ...]:
     return tuple(
-        RoundRecord(time_s=0, study="unit", site="c1", round=number, state=end, purpose=purpose, model_version=number)
+        record(number, end, study="unit", purpose=purpose, model_version=number)
         for number, end in enumerate(ends, start=1)
     )
 
@@ -411,12 +377,6 @@ def test_class_counts_are_no_training_and_a_summary_alone_is_what_was_asked() ->
 # --- told sums --------------------------------------------------------------------------------------------------------
 
 OTHERS = ("c2", "c3")
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with contributor_bench(tmp_path, STUDY, MODEL) as made:
-        yield made
 
 
 def rows(bench: Bench) -> list[SummedRow]:

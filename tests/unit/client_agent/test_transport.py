@@ -245,7 +245,9 @@ def test_old_tls_is_refused(tmp_path: Path, ca: trustme.CA) -> None:
 
 def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, connected: Connected) -> None:
     path = tmp_path / "ledger.jsonl"
-    connected.transport._write("CLOSE", "", CONNECTION, None, (3, 4), _account(10, 20))
+    account = Account()
+    account.tunnelled(10, 20)
+    connected.transport._note(account, method="CLOSE", path="", purpose=CONNECTION)
     connected.ledger.close()
     with path.open("a") as file:
         file.write('{"time_s": 1.0, "ser')
@@ -256,12 +258,57 @@ def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, 
     assert read_ledger(tmp_path / "none.jsonl") == ()
 
 
-def _account(sent: int, received: int):
-    from client_agent.net.transport import Account
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_answer_of_a_server_that_takes_no_more_of_the_request_is_heard(
+    scheme: str, tmp_path: Path, ca: trustme.CA, connected: Connected
+) -> None:
+    """It neither reads on nor closes; under TLS 1.3 its tickets come first, which are no answer."""
+    context, heard = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), threading.Event()
+    ca.issue_cert("127.0.0.1").configure_cert(context)
 
-    account = Account()
-    account.sent_bytes, account.received_bytes = sent, received
-    return account
+    def answer() -> None:
+        with listener.accept()[0] as sock:
+            one = context.wrap_socket(sock, server_side=True) if scheme == "https" else sock
+            one.recv(1000)
+            one.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\n\r\nless")
+            heard.wait(60)
+            one.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/x"
+        response = connected.client.put(url, content=bytes(2**26), timeout=30.0)
+        heard.set()
+        thread.join(60)
+    assert (response.status_code, response.content) == (413, b"less")
+
+
+def test_tickets_that_come_while_a_request_leaves_begin_no_answer() -> None:
+    """Its head has ten minutes from its own first byte, and an upload may take longer."""
+
+    def wants_more(*_: object) -> int:
+        raise ssl.SSLWantReadError
+
+    times = iter([0.0, 700.0])
+    ours, theirs = socket.socketpair()
+    stream = CountedStream(ours, Account(monotonic=lambda: next(times)))
+    stream._tls = SimpleNamespace(read=wants_more)  # type: ignore[assignment]
+    theirs.sendall(b"ticket")
+    assert not stream._hears_early()
+    stream.account.received(1)
+    stream.close()
+    theirs.close()
+
+
+def test_a_request_that_is_taken_byte_by_byte_is_given_up() -> None:
+    times = iter([0.0, 120.0, 122.0, 123.1])
+    account = Account(monotonic=lambda: next(times))
+    for _ in range(3):
+        account.sends()
+        account.sent(1024)
+    with pytest.raises(httpx.WriteTimeout, match="3072 bytes were taken in 123 s"):
+        account.sends()
 
 
 # --- exchange ---------------------------------------------------------------------------------------------------------

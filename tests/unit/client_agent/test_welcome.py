@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from client_agent.site.events import EventKind
-from client_agent.site.letters import WeightMail
 from client_agent.study.attestation import needed
 from protocol.errors import (
     BadSignature,
@@ -19,35 +17,23 @@ from protocol.errors import (
     PolicyRefusal,
 )
 from protocol.messages.control import Purpose, Study
-from protocol.messages.letter import seal_letter
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.evidence import PastRelease
 from protocol.shared_model import model_digest_of
 from protocol.sharing import Side
-from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import (
-    DIGEST,
     MODEL,
     STUDY,
     announced,
     decided,
+    post,
     released,
     views,
     weights,
     welcome_mail,
 )
-from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, contributor_bench
-from tests.unit.client_agent.federation import (
-    REQUESTER,
-    ROSTER,
-)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with contributor_bench(tmp_path, STUDY, MODEL) as made:
-        yield made
+from tests.unit.client_agent.benches import SITE_KEY, Bench, contributor_bench
 
 
 def test_a_welcome_with_a_missed_release_replaces_model_and_key(bench: Bench) -> None:
@@ -143,9 +129,7 @@ def test_a_welcome_with_evidence_that_does_not_hold_is_refused(bench: Bench) -> 
 def test_a_missed_sum_that_no_server_keeps_leaves_the_site_behind(bench: Bench) -> None:
     """It declines, and the requester sends the checkpoint."""
     listed = weights(round_number=3)
-    party = present(ROSTER.party(SITE))
-    letter = WeightMail(weight_list=listed, previous=released(2, 0))
-    bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
+    post(bench, listed, previous=released(2, 0))
     decision = bench.contributor.decisions.decide(*views(announced(listed, model_version=1)))
     assert (decision.accepted, decision.clause) == (False, Clause.MODEL_BEHIND)
     assert any("the output of round 2 is no longer kept" in event.text for event in bench.events)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from client_agent.requester.judgement import Judgement
 from harness.attack.forgeries import wrap_around_entry
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected_sum import (
@@ -26,6 +25,7 @@ from protocol.messages.control import Announcement, Purpose
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.release import coordinate_bound
+from protocol.rounds.judgement import Judgement
 from protocol.rules.fedavg import counts_vector
 from tests.kit.present import present
 

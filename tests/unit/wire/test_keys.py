@@ -160,6 +160,8 @@ ADDRESS: TypeAdapter[str] = TypeAdapter(ServerUrl)
         "https://[::1]:8443",
         "https://[2001:db8::1]",
         "https://xn--klinik-4ya.example",
+        f"https://{'a' * 63}.example:8443",
+        f"https://{'a.' * 126}b",
     ],
 )
 def test_addresses(url: str) -> None:
@@ -184,6 +186,10 @@ def test_addresses(url: str) -> None:
         "https://a.example:",
         "https://a.example\\@b.example",
         "https://.example",
+        "https://a..example",
+        "https://a-.example",
+        f"https://{'a' * 64}.example",
+        f"https://{'a.' * 126}bb",
         "https://a.example ",
         "https://a.example\n",
         "https://ä.example",

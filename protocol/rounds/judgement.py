@@ -1,11 +1,8 @@
 """The requester's judgement of a measured round: who passed the checks, and whom the rule selects (docs/protocol.md 8).
 
-Pure: from what was opened to the release set's contributors. A deviating server can make any check fail, so a failed
-check means "check failed", never "site cheated".
-
-The longest that an honest update can look by what was opened about it, and who looks longer (docs/protocol.md 8). A
-site clips its update to C. What the requester opens is off by the rounding of fixed point and, for long vectors, by the
-sketch; both are allowed for here.
+A deviating server can make any check fail, so a failed check means "check failed", never "site cheated". A site clips
+its update to C. What is opened of it is off by the rounding of fixed point and, for long vectors, by the sketch; the
+longest that an honest update can look allows for both.
 """
 
 from __future__ import annotations

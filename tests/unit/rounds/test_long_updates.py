@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_agent.requester.judgement import RequesterFacts, RoundRule, judge
 from harness.attack.wrong_updates import (
     ALONG,
     CHEAT,
@@ -26,6 +25,7 @@ from harness.attack.wrong_updates import (
 from protocol.messages.control import RuleName, RuleSpec
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
+from protocol.rounds.judgement import RequesterFacts, RoundRule, judge
 from protocol.rules.registry import rule_for
 
 
