@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -178,9 +179,7 @@ def _require_every_class(y: Labels, p: Array) -> None:
 
 
 def _sklearn() -> ModuleType:
-    from sklearn import metrics
-
-    return metrics
+    return import_module("sklearn.metrics")
 
 
 def balanced_accuracy(y: Labels, p: Array) -> float:

@@ -278,7 +278,7 @@ class Apfl:
             step = problem.slope(w, rows)
             mixed_step = problem.slope(torch.lerp(w, v, mixing), rows)
             if self.adaptive and number == 0:
-                products = ((v - w) * mixed_step).split(sizes)
+                products = torch.split((v - w) * mixed_step, sizes)
                 slope = sum(float(torch.sum(part)) for part in products)
                 mixing = min(1.0, max(0.0, mixing - problem.rate * slope))
             v = torch.sub(v, mixed_step, alpha=problem.rate * mixing)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from unittest import mock
 
 import httpx
@@ -395,6 +395,6 @@ class LightPeer:
         refs = tuple(f"{one.session}/{one.batch}/{one.index}" for one in header.correlations)
         study = next(one.digest for one in self._server.store.studies())
         record = self._server.store.current_round(study)
-        marked = record is not None and _USED(cast(SqlStore, self._server.store), record.key) >= len(refs)
+        marked = record is not None and _USED(self._server.store, record.key) >= len(refs)
         label = "" if record is None else record.key.label
         self._pair.products_sent.append(Products(label, refs, hashlib.sha256(frame).hexdigest(), marked))

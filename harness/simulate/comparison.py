@@ -474,7 +474,8 @@ def personal_layers(case: PersonalCase, folder: ResultFolder, line: PersonalLine
     """The run's personal layers after the last round: ``input`` or ``target``, b, w."""
     model = case.only((line.variant,))[0].study.model
     personal = folder.final_state(line.variant, line.seed).personal
-    found, start = [], 0
+    found: list[tuple[str, Layer, Layer]] = []
+    start = 0
     for place, columns in (("input", model.inputs[0]), ("target", model.width)):
         if place in model.personal:
             bias, weight = np.split(personal[:, start : start + 2 * columns], 2, axis=1)

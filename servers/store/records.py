@@ -292,9 +292,9 @@ def row_of(record: StudyRecord | RoundRecord | ContributionRecord | CorrelationU
     return row
 
 
-def record_of(kind: type[R], row: Row[Any]) -> R:
+def record_of(kind: type[R], row: Any) -> R:  # noqa: ANN401  # SQLAlchemy's Row, of columns that its type lists
     """The record that a row stores. Raises: MalformedMessage"""
-    return kind(**{name: read(row) for name, read in _columns(kind)})
+    return kind(**{name: read(row) for name, read in _columns(kind)})  # type: ignore[arg-type]  # a class can be hashed
 
 
 @cache

@@ -278,4 +278,4 @@ def test_the_one_pass_needs_weights_and_room(identity):
             opener.open_into(average, np.zeros(3, dtype=np.uint64), 0)
     for bound, divisor in ((-1, 1.0), (1 << 63, 1.0), (1, 0.0), (1, float("nan"))):
         with pytest.raises(ProtocolViolation, match="divisor above 0"):
-            open_average(*np.zeros((2, 1), np.uint64), bound, divisor, np.empty(1, np.float32))
+            open_average(np.zeros(1, np.uint64), np.zeros(1, np.uint64), bound, divisor, np.empty(1, np.float32))

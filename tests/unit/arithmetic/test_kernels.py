@@ -216,7 +216,7 @@ def test_a_strided_update_is_read_as_it_is(rng):
 def test_what_is_no_update_is_refused():
     words = np.zeros(4, dtype=np.uint64)
     with pytest.raises(ProtocolViolation, match="int64"):
-        kernels.block_squares(np.zeros(4, dtype=np.int64))
+        kernels.block_squares(np.zeros(4, dtype=np.int64))  # type: ignore[arg-type]  # that is what is refused
     for shape in ((3,), (2, 2)):
         with pytest.raises(ProtocolViolation, match="equally long"):
             kernels.encode(np.zeros(shape), Scaling(), words)

@@ -67,7 +67,8 @@ WHOLE = TrainingSpec(
 def test_secure_and_plain_models_differ_by_fixed_point_alone() -> None:
     """Both stay within their bound of the float64 reference, personal layers too, and the bound says something."""
     parameters = StudyParameters(dimension=dimension(MODEL), clip_norm=4.0, least_contributors=3)
-    of, ended = study(3).model_copy(update={"training": WHOLE, "parameters": parameters, "seed": 8}), []
+    of = study(3).model_copy(update={"training": WHOLE, "parameters": parameters, "seed": 8})
+    ended: list[Progress] = []
     plain = run_plain(of, SITES, after_round=ended.append)
     secure = run_protected(of, SITES, correlation_source="dealer", after_round=ended.append)
     assert all(record.clipped_share == 0 for record in (*plain.rounds, *secure.rounds))

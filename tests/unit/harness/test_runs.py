@@ -13,7 +13,7 @@ from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, isolation_series
 from harness.engine.loop import run_plain, run_rounds, without_held_out
 from harness.engine.protected_sum import secure_sum
-from harness.engine.run_state import Attendance, Conditions, Progress
+from harness.engine.run_state import USUAL_POLICY, Attendance, Conditions, Progress
 from harness.engine.updates import PlainSum, Summing
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, RuleSpec, Study
@@ -29,7 +29,7 @@ from tests.unlimited import LONG_BREAST_CANCER
 FEDERATION = digits_sites(0, 6)
 
 
-def run(rounds: int, missed: tuple[int, ...] = (), policy: SitePolicy | None = None) -> RunHistory:
+def run(rounds: int, missed: tuple[int, ...] = (), policy: SitePolicy = USUAL_POLICY) -> RunHistory:
     of = study_of(replace(DIGITS, rounds=rounds, least_contributors=3), FEDERATION, RuleName.MALLOWS, "0" * 64, 0)
     rule = RuleSpec(name=RuleName.MALLOWS, measure_every=3)
     others = [site.name for site in FEDERATION.contributors[1:]]

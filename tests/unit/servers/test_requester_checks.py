@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, WrongRound
+from protocol.errors import AnnouncementMismatch, MalformedMessage, MoietyError, ProtocolViolation, WrongRound
 from protocol.messages.control import (
     AgreedSet,
     Announcement,
@@ -50,7 +50,7 @@ def said(of: Study, message: Announcement, number: int = 1, last: Any = None) ->
     check_said(message, number, of, of.digest(), ROSTER, last, NOW_S)
 
 
-def refused_unless(accepted: bool, error: type[ProtocolViolation], detail: str) -> AbstractContextManager[object]:
+def refused_unless(accepted: bool, error: type[MoietyError], detail: str) -> AbstractContextManager[object]:
     return nullcontext() if accepted else pytest.raises(error, match=detail)
 
 
@@ -107,7 +107,7 @@ def test_rounds_of_class_counts_come_on_top_of_the_studys_rounds(
     ],
 )
 def test_an_announcement_of_another_round_order_or_time(
-    number: int, changes: dict[str, Any], error: type[ProtocolViolation], detail: str
+    number: int, changes: dict[str, Any], error: type[MoietyError], detail: str
 ) -> None:
     message = announcement(EROSION.digest()).model_copy(update=changes)
     with pytest.raises(error, match=detail):

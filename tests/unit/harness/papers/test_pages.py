@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import moiety
 from harness.papers.pages import _PLOT, _TABLE, PLOTS, markdown, pages_in, render, write_data
