@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arithmetic import kernels, ring
-from protocol.arithmetic.kernels import LEAST_EXPONENT, Scaling
-from protocol.arithmetic.ring import Ring, Usage, expand_into, to_signed
+from protocol.arithmetic.kernels import Scaling
+from protocol.arithmetic.ring import LEAST_EXPONENT, Ring, Usage, expand_into, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation, UnusableUpdate
 from protocol.parameters import WORD_BITS, RingBits, StudyParameters
 

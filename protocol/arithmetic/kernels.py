@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import NORM_BLOCK, Real, Ring, Update
 from protocol.errors import ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits
 
@@ -23,10 +23,6 @@ SKETCH_BLOCKS = 4
 MAX_BUCKETS = 1 << 15
 BIT_COLUMNS = 128
 ROW_MULTIPLE = 64
-NORM_BLOCK = 4096
-LEAST_EXPONENT = -1000
-Real = NDArray[np.float64]
-Update = NDArray[np.float32] | NDArray[np.float64]
 Single = NDArray[np.float32]
 Shorts = NDArray[np.uint16]
 

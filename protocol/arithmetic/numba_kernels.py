@@ -12,8 +12,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from protocol.arithmetic.kernels import LEAST_EXPONENT, NORM_BLOCK, Real, Update
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import LEAST_EXPONENT, NORM_BLOCK, Real, Ring, Update
 
 _Words = NDArray[np.uint64]
 _Shorts = NDArray[np.uint16]

@@ -25,9 +25,13 @@ from protocol.parameters import WORD_BITS, RingBits
 
 Ring: TypeAlias = NDArray[np.uint64]
 Signed: TypeAlias = NDArray[np.int64]
+Real: TypeAlias = NDArray[np.float64]
+Update: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 ELEMENT_BYTES = 8
 MODULUS = 1 << 64
+NORM_BLOCK = 4096
+LEAST_EXPONENT = -1000
 _WIRE = np.dtype("<u8")
 
 
