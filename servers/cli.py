@@ -22,12 +22,10 @@ from servers.enrolment.cli import (
     _init,
     admissions,
     admit,
-    card,
     invite,
     pair,
     remove,
     renew,
-    withdraw,
 )
 
 if TYPE_CHECKING:
@@ -288,6 +286,7 @@ _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # ask
 _MOST_ANSWER_BYTES: Final = 2**26
 _HTTP_OK: Final = 200
 _HTTP_NOT_FOUND: Final = 404
+_NOT_FOUNDED: Final = "the federation is not founded yet: 'moiety doctor' says what the server waits for"
 
 
 def status(
@@ -295,25 +294,36 @@ def status(
     study: Annotated[str | None, typer.Argument(help="One study, with its sites and its last 100 rounds.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show readiness, alarms and remedies, peer, disk, and studies.
+    """Show fingerprint, readiness, alarms and remedies, peer, disk, studies.
 
-    With a study: its sites and its last 100 rounds. Nothing is written.
+    The fingerprint is of the operator's card, to be read to the others over the phone. With a study: its sites and its
+    last 100 rounds. Nothing is written.
 
     Example: moiety server status --config a/settings.toml
     """
     from host.folder_lock import holder_of
     from protocol.errors import ConfigurationError
+    from protocol.roster.enrolment import fingerprint_of
+    from servers.enrolment.pairing import own_card
     from servers.status import status_of_stopped
 
     settings = _settings(config)
-    if not settings.roster.exists():
-        raise ConfigurationError("the federation is not founded yet: 'moiety doctor' says what the server waits for")
-    if holder_of(settings.data_dir) is None:
-        found = status_of_stopped(settings, time.time(), study)
+    own = None if settings.card is None else own_card(settings)[0]
+    if settings.roster.exists():
+        stopped = holder_of(settings.data_dir) is None
+        found = status_of_stopped(settings, time.time(), study) if stopped else _asked(settings, study)
+        shown, lines = found.model_dump(mode="json"), list(status_lines(found, in_full=study is not None))
+    elif own is None:
+        raise ConfigurationError(_NOT_FOUNDED)
     else:
-        found = _asked(settings, study)
-    lines = map(printable, status_lines(found, in_full=study is not None))
-    typer.echo(found.model_dump_json() if json_output else "\n".join(lines))
+        shown, lines = {}, [_NOT_FOUNDED]
+    if own is not None:
+        digits, card = fingerprint_of(own), str(settings.card)
+        shown["card"] = {"name": own.party.name, "card": card, "fingerprint": digits}
+        whose = f"{own.party.name}, side {own.side.value} of {own.federation}, at {own.url}: {card}"
+        lines = [whose, f"    {digits}", *lines]
+    # json.dumps escapes all but ASCII: a name or reason moves no cursor and turns no direction of writing
+    typer.echo(json.dumps(shown) if json_output else "\n".join(map(printable, lines)))
 
 
 def _asked(settings: ServerSettings, study: str | None) -> Status:
@@ -464,11 +474,9 @@ def _size(count: float) -> str:
 
 for one in (
     command(_Init, _init),
-    card,
     pair,
     renew,
     invite,
-    withdraw,
     admissions,
     admit,
     remove,

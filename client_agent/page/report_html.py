@@ -192,12 +192,12 @@ def _of_sites(report: StudyReport, take: Callable[[RoundRecord], tuple[SiteValue
 
 
 def _sites(report: StudyReport) -> str:
-    head = ("site", "sums it is in", "first weight", "last weight", "last distance", "left out, and why")
+    head = ("site", "sums it is in", "sum of weights", "first", "last", "last distance", "left out, and why")
     return table(head, [_site_row(one) for one in report.sites])
 
 
 def _site_row(one: SiteStory) -> tuple[str, ...]:
-    numbers = (_number(value, 4) for value in (one.first_weight, one.last_weight, one.distance))
+    numbers = (_number(value, 4) for value in (one.weights, one.first_weight, one.last_weight, one.distance))
     missed = "; ".join(
         f"{kind.why.value.replace('_', ' ')} in {kind.rounds} rounds{': ' if kind.text else ''}{kind.text}"
         for kind in one.missed

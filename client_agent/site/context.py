@@ -140,7 +140,7 @@ def reconcile_budget(context: SiteContext) -> None:
         what = f"this site's count of its privacy budget lacks {len(lost)} rounds that servers have its receipts for"
         advice = (
             "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, "
-            "or there is no backup, read docs/joining.md and then run: moiety budget reset"
+            "or there is no backup, read docs/joining.md and then run: moiety agent accept-rollback"
         )
         raise PolicyRefusal(Clause.BUDGET_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
     context.budget.reconciled_at_s = now_s

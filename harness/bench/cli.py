@@ -1,4 +1,4 @@
-"""``moiety lab bench``: what a round costs, what others cost, and the page that says so."""
+"""``moiety lab bench``: what a round costs, and what others cost."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import structlog
 import typer
 
 from harness.bench.meter import Benchmark, write_result
-from host.output_files import rewrite, writable, writable_folder
+from host.output_files import writable, writable_folder
 
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
 """Folder of other systems' environments unless a command names another."""
 _LONGEST_DELAY_MS: Final = 5000
+_LEAST_OF_A_RING: Final = 65_536
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")]
 OutFile = Annotated[Path | None, typer.Option(callback=writable, help="Write the figures there.")]
 Folder = Annotated[Path | None, typer.Option(callback=writable_folder, help="Where files lie while it runs.")]
 
@@ -178,48 +178,28 @@ def shards(
     _finish(result, shards_section(result), out)
 
 
-@app.command("tags")
-def tags(parameters: Parameters = 10**6, repeats: Repeats = 15, out: OutFile = None) -> None:
-    """Measure what tags cost a site when it splits, and opens a sum.
-
-    Example: moiety lab bench tags --parameters 1000000
-    """
-    from harness.bench.tags import benchmark_tags, tags_text
-
-    result = benchmark_tags(parameters, repeats)
-    _finish(result, tags_text(result), out)
-
-
-@app.command("ring")
-def ring(
-    parameters: Annotated[int, typer.Option(min=65_536, help="D, rounded down to whole pieces of 65,536.")] = 10**6,
-    repeats: Repeats = 9,
+@app.command("variant")
+def variant(
+    kind: Annotated[Literal["tags", "ring"], typer.Argument(help="tags of sums, or the ring of 48 bits.")],
+    parameters: Annotated[int, typer.Option(min=1, help="D; ring rounds it down to pieces of 65,536.")] = 10**6,
+    repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
     out: OutFile = None,
 ) -> None:
-    """Measure the ring of 48 bits beside that of 64, for each party.
+    """Measure what tags, or the ring of 48 bits, cost each party.
 
-    And how often lifting a sketch errs.
+    tags: what they add where a site splits, and opens a sum. ring: a study's work beside that in the ring of 64 bits,
+    and how often lifting a sketch errs.
 
-    Example: moiety lab bench ring --parameters 1000000
+    Example: moiety lab bench variant tags --parameters 1000000
     """
     from harness.bench.ring import benchmark_ring, ring_text
+    from harness.bench.tags import benchmark_tags, tags_text
 
-    result = benchmark_ring(parameters, repeats)
-    _finish(result, ring_text(result), out)
-
-
-@app.command("report")
-def report(
-    results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
-) -> None:
-    """Write the page of all figures and its charts, from JSON files.
-
-    Example: moiety lab bench report
-    """
-    from harness.bench.report import charts_of, page_of
-
-    rewrite(out, page_of(results))
-    for name, chart in charts_of(results).items():
-        rewrite(results / name, chart)
-    typer.echo(f"wrote {out}")
+    if kind == "tags":
+        result = benchmark_tags(parameters, repeats)
+        _finish(result, tags_text(result), out)
+    elif parameters < _LEAST_OF_A_RING:
+        raise typer.BadParameter(f"the ring is measured on {_LEAST_OF_A_RING} or more", param_hint="--parameters")
+    else:
+        result = benchmark_ring(parameters, repeats)
+        _finish(result, ring_text(result), out)

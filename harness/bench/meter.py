@@ -390,7 +390,7 @@ def facts(command: str) -> dict[str, Any]:
 
 
 def write_result(result: Benchmark, path: Path) -> None:
-    """Write the JSON file that ``moiety lab bench report`` reads."""
+    """Write the JSON file that ``moiety lab results --only benchmarks`` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rewrite(path, result.model_dump_json(indent=2) + "\n")
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.cli.tables import console as console_for
+from harness.bench.report import charts_of, page_of
 from harness.papers import attacked, simulated, soak
 from harness.papers.options import ResultsOptions
 from harness.papers.pages import render, write_data
 from harness.papers.recipes import Making, run_missing
 from harness.papers.simulated import Found
 from harness.simulate.workers import Engine, cluster_of
+from host.output_files import rewrite
 from protocol.errors import ConfigurationError, MoietyError
 
 PAGES: Final[Mapping[str, Callable[[Path, Path | None], Found]]] = {
@@ -33,6 +35,8 @@ PAGES: Final[Mapping[str, Callable[[Path, Path | None], Found]]] = {
     "clinicians": simulated.clinicians,
 }
 """Tables and plots that the runs of a page come to."""
+BENCHMARKS: Final = "benchmarks"
+"""The page that has no runs: it is made of the JSON files in its folder, and only where it is named."""
 
 
 def write_results(asked: ResultsOptions) -> None:
@@ -47,6 +51,9 @@ def write_results(asked: ResultsOptions) -> None:
     failed = []
     for page in _chosen(asked.only):
         try:
+            if page == BENCHMARKS:
+                tell(f"written: {_write_benchmarks(asked.out.parent)}")
+                continue
             if not asked.render_only:
                 write_from_runs(page, making, asked.out)
             render(asked.out / f"{page}.md", asked.out / "data")
@@ -73,10 +80,20 @@ def write_from_runs(page: str, making: Making, out: Path) -> None:
         making.tell(f"{page}: other figures than before in {', '.join(changed)}; read the page's text beside them")
 
 
+def _write_benchmarks(docs: Path) -> Path:
+    """Write the page of all figures that ``moiety lab bench`` kept, and its charts. Raises: ConfigurationError"""
+    results, page = docs / BENCHMARKS, docs / f"{BENCHMARKS}.md"
+    rewrite(page, page_of(results))
+    for name, chart in charts_of(results).items():
+        rewrite(results / name, chart)
+    return page
+
+
 def _chosen(only: str | None) -> tuple[str, ...]:
     if only is None:
         return tuple(PAGES)
-    unknown = [name for name in only.split(",") if name not in PAGES]
+    pages = (*PAGES, BENCHMARKS)
+    unknown = [name for name in only.split(",") if name not in pages]
     if unknown:
-        raise ConfigurationError(f"--only: found {', '.join(unknown)}; the pages are {', '.join(PAGES)}")
+        raise ConfigurationError(f"--only: found {', '.join(unknown)}; the pages are {', '.join(pages)}")
     return tuple(only.split(","))

@@ -26,7 +26,7 @@ class ResultsOptions:
         typer.Option(callback=writable_folder, help="Where runs are kept; those that are there are not done again."),
     ] = Path("results-out")
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
-    only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None
+    only: Annotated[str | None, typer.Option(help="Pages by name, with commas; benchmarks: docs/benchmarks.md.")] = None
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once, one core each.")] = 1
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU makes all 28 MNIST settings.")] = "auto"
     engine: Annotated[

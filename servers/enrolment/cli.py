@@ -1,6 +1,6 @@
-"""`moiety server init`, `card`, `pair`, `renew`: a server from nothing, and the other operator's card.
+"""`moiety server init`, `pair`, `renew`: a server from nothing, and the other operator's card.
 
-`invite`, `withdraw`, `admissions`, `admit`, `remove`: who may come, came and goes.
+`invite`, `admissions`, `admit`, `remove`: who may come, came and goes.
 """
 
 from __future__ import annotations
@@ -66,26 +66,6 @@ def _init(asked: _Init) -> None:
     typer.echo(next_steps(asked.out, told, fingerprint, has_certificate=has_certificate), nl=False)
 
 
-def card(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Show this operator's fingerprint and its public card.
-
-    Read the fingerprint to the others over the phone.
-
-    Example: moiety server card --config a/settings.toml
-    """
-    from protocol.roster.enrolment import fingerprint_of
-    from servers.enrolment.pairing import own_card
-    from servers.settings import load_settings
-
-    settings = load_settings(config)
-    own, _ = own_card(settings)
-    if json_output:
-        typer.echo(json.dumps({"name": own.party.name, "card": str(settings.card), "fingerprint": fingerprint_of(own)}))
-        return
-    typer.echo(f"{own.party.name}, side {own.side.value} of {own.federation}, at {own.url}: {settings.card}")
-    typer.echo(f"    {fingerprint_of(own)}")
-
-
 def pair(
     card: Annotated[
         str, typer.Argument(metavar="CARD", help="The other operator's card: a file, or its https address.")
@@ -140,6 +120,9 @@ def invite(
     renew: Annotated[
         bool, typer.Option("--renew", help="For other keys of a site in the roster: its own are lost, stolen or old.")
     ] = False,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Take its invitations and registration back; a roster keeps its sites.")
+    ] = False,
 ) -> None:
     """Invite a site: print a line, once, to be sent to its people.
 
@@ -148,39 +131,29 @@ def invite(
     Example: moiety server invite clinic-1 --ttl 7d --config a/settings.toml
     """
     from servers.enrolment.pairing import own_card
-    from servers.enrolment.register import Register
+    from servers.enrolment.register import Register, end_renewals, names_in_place
     from servers.settings import load_settings
 
     settings = load_settings(config)
+    register = Register(settings.data_dir, time.time)
+    if withdraw:
+        end_renewals(settings, register)
+        typer.echo(f"{name}: withdrawn: {register.withdraw(name, names_in_place(settings))}")
+        return
     card, _ = own_card(settings)
     if renew:
         _require_contributor(settings, name)
-    else:
-        _require_unnamed(config, name)
-    register = Register(settings.data_dir, time.time)
+    elif name in names_in_place(settings):
+        raise ConfigurationError(
+            f"{name!r} is or was in this federation's roster: a new site needs another name; other keys of a site that "
+            f"is in it: --renew"
+        )
     invitation = register.invite(card, name, _lifetime_s(ttl), requester=requester and not renew, renews=renew)
     from protocol.roster.enrolment import invitation_line
 
     until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
     typer.echo(f"good once, for {name}{' as the requester' if requester else ''}, until {until}:", err=True)
     typer.echo(invitation_line(invitation))
-
-
-def withdraw(name: SiteArgument, config: ConfigOption) -> None:
-    """Withdraw a site's invitations, and its registration.
-
-    A site that is in the roster stays in it.
-
-    Example: moiety server withdraw clinic-1 --config a/settings.toml
-    """
-    from servers.enrolment.register import Register, end_renewals
-    from servers.settings import load_settings
-
-    settings = load_settings(config)
-    register = Register(settings.data_dir, time.time)
-    end_renewals(settings, register)
-    gone = register.withdraw(name, _named(config))
-    typer.echo(f"{name}: withdrawn: {gone}")
 
 
 def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
@@ -277,14 +250,6 @@ def _lifetime_s(ttl: str) -> float:
     return float(seconds)
 
 
-def _named(config: Path) -> tuple[str, ...]:
-    """Everybody in this server's roster."""
-    from servers.enrolment.register import names_in_place
-    from servers.settings import load_settings
-
-    return names_in_place(load_settings(config))
-
-
 def _require_contributor(settings: ServerSettings, name: str) -> None:
     """Raises: ConfigurationError, for who is no site of the newest roster, and for the requester"""
     from servers.enrolment.register import chain_in_place
@@ -297,12 +262,4 @@ def _require_contributor(settings: ServerSettings, name: str) -> None:
             f"{name!r} is no contributor of this federation's roster ({listed}); a removed site returns under another "
             "name; one that is not in the roster yet needs a plain 'moiety server invite'; an operator's or the "
             "requester's keys are changed between studies, by a file: 'moiety roster --help'"
-        )
-
-
-def _require_unnamed(config: Path, name: str) -> None:
-    if name in _named(config):
-        raise ConfigurationError(
-            f"{name!r} is or was in this federation's roster: a new site needs another name; other keys of a site that "
-            f"is in it: --renew"
         )

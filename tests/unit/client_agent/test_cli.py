@@ -21,10 +21,8 @@ from client_agent.cli.agent import app as agent_app
 from client_agent.daemon import run_agent
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.events import Metrics, RoundRecord
 from client_agent.site.journal import StudyJournal
 from client_agent.study.outbox import create_study, outbox
-from host.files import new_folder
 from protocol.errors import (
     ConfigurationError,
     ConflictingMessage,
@@ -39,7 +37,6 @@ from protocol.sharing import Side
 from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
-from tests.unit.client_agent.test_judging import record
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
 BROKEN_PLUGIN = """
@@ -296,34 +293,6 @@ def test_cancelling_a_study_that_has_ended(
     serve(FakeServer([state], at_end=ConflictingMessage("the study ended as x")))
     with pytest.raises(ConflictingMessage, match=told):
         command("cancel", "unit", "--reason", "enough", "--config", str(write_config(tmp_path)))
-
-
-def records(folder: Path, name: str, *given: RoundRecord) -> None:
-    metrics = Metrics(new_folder(folder / "state" / "studies" / name) / "metrics.jsonl")
-    for one in given:
-        metrics.append(one)
-
-
-def test_who_gave_what_is_shown_a_study(tmp_path: Path) -> None:
-    config = str(write_config(tmp_path))
-    with pytest.raises(ConfigurationError, match="has no round of any study"):
-        command("rewards", "--config", config, app=agent_app)
-    records(tmp_path, "first", record(1), record(2, took_part=(REQUESTER, "c1")))
-    records(tmp_path, "second", record(1, own_weight=0.5))
-    lines = command("rewards", "--config", config, "--json", app=agent_app).stdout.splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"study": "first", "site": REQUESTER, "rounds": 2, "weights": 2.0},
-        {"study": "first", "site": "c1", "rounds": 2, "weights": 2.0},
-        {"study": "first", "site": "c2", "rounds": 1, "weights": 0.5},
-        {"study": "second", "site": REQUESTER, "rounds": 1, "weights": 0.5},
-        {"study": "second", "site": "c1", "rounds": 1, "weights": None},
-        {"study": "second", "site": "c2", "rounds": 1, "weights": None},
-    ]
-    shown = command("rewards", "--config", config, "second", app=agent_app).stdout
-    assert "first" not in shown
-    with pytest.raises(ConfigurationError, match="has no round of study 'third'"):
-        command("rewards", "--config", config, "third", app=agent_app)
-    assert "its own affair" in shown
 
 
 def run(config: Path, device: str) -> BaseException | None:

@@ -52,7 +52,9 @@ def test_an_invitation_is_the_only_line_on_standard_output(
     assert said(capsys, "server", "admissions", *at_a).startswith("invitation for clinic-1: open, until ")
     (listed,) = json.loads(said(capsys, "server", "admissions", "--json", *at_a))["invited"]
     assert (listed["site"], listed["is"], "secret" in listed) == ("clinic-1", "open", False)
-    assert said(capsys, "server", "withdraw", "clinic-1", *at_a).startswith("clinic-1: withdrawn: 1 invitations")
+    assert said(capsys, "server", "invite", "clinic-1", "--withdraw", *at_a).startswith(
+        "clinic-1: withdrawn: 1 invitations"
+    )
     assert "no invitations: 'moiety server invite NAME'" in said(capsys, "server", "admissions", *at_a)
 
 
@@ -80,21 +82,22 @@ def test_who_registered_is_listed_and_admitted(
 
 
 def test_a_site_shows_its_fingerprint_and_those_of_its_operators(
-    both: Operators, capsys: pytest.CaptureFixture[str]
+    both: Operators, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("client_agent.site.enrolment.look", lambda joined, _way: look(joined, both.send, both.clock))
     site = both.join("clinic-1")
     own = ("--config", str(site.folder / "settings.toml"))
-    printed = said(capsys, "site", "fingerprint", *own)
+    printed = said(capsys, "site", "status", *own)
     for card in (site.party, *(both.desks[side].card for side in Side)):
         assert fingerprint_of(card) in printed
-    shown = json.loads(said(capsys, "site", "fingerprint", "--json", *own))
+    shown = json.loads(said(capsys, "site", "status", "--json", *own))
     assert shown["operators"]["operator-b"] == fingerprint_of(both.desks[Side.B].card)
 
 
 def test_a_folder_that_was_not_joined_is_named(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
     (both.folder / "empty").mkdir()
     config = str(both.folder / "empty" / "settings.toml")
-    assert "empty was not made by 'moiety site join'" in refused(capsys, "site", "fingerprint", "--config", config)
+    assert "empty was not made by 'moiety site join'" in refused(capsys, "site", "status", "--config", config)
 
 
 def test_invitations_that_are_none_are_refused(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:

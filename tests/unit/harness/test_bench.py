@@ -20,6 +20,8 @@ from harness.bench.report import DRAWN, Drawn, by_parameters, by_sites, charts_o
 from harness.bench.round import benchmark_round, round_text
 from harness.bench.round_parties import COMMANDS
 from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
+from harness.papers.cli import write_results
+from harness.papers.options import ResultsOptions
 from host.output_files import writable_folder as made
 from protocol.errors import ConfigurationError
 
@@ -213,7 +215,7 @@ def test_a_rounds_cpu_is_of_all_vectors() -> None:
     assert Drawn.MEMORY.figures["server B"](a_result(server_peak_rss_mb=BothServers(a=1.0, b=2.0))) == 2.0
 
 
-def test_the_report_draws_them_beside_the_figures(tmp_path: Path) -> None:
+def test_the_page_draws_them_beside_the_figures(tmp_path: Path) -> None:
     results, page = tmp_path / "benchmarks", tmp_path / "benchmarks.md"
     write_result(a_result(10**6, 10), results / "round_1e6_10.json")
     write_result(a_result(10**6, 10, tags=True), results / "round_1e6_10_tags.json")
@@ -221,8 +223,7 @@ def test_the_report_draws_them_beside_the_figures(tmp_path: Path) -> None:
     assert charts_of(results) == {}
     write_result(a_result(10**6, 40), results / "round_1e6_40.json")
     write_result(a_result(10**7, 10), results / "round_1e7_10.json")
-    done = CliRunner().invoke(app, ["report", "--results", str(results), "--out", str(page)])
-    assert done.exit_code == 0, done.output
+    write_results(ResultsOptions(out=tmp_path / "results", only="benchmarks"))
     shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text())
     assert shown == [f"benchmarks/{name}" for name in DRAWN]
     for name in shown:
