@@ -55,7 +55,7 @@ class SiteContext:
     asks_people: bool
     data: Path = Path()
     start_when: int | None = None
-    stuck_timeout_s: float = 259_200.0
+    stuck_after_s: float = 259_200.0
     bootstrap_samples: int = 0
     clock: Clock = SYSTEM
     quiet: QuietHours = NO_QUIET_HOURS

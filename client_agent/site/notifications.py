@@ -153,9 +153,8 @@ class _Mail:
         message["To"] = ", ".join(told.mail_to)
         message.set_content(notice.text)
         try:
-            with smtplib.SMTP(told.smtp_host or "", told.smtp_port, timeout=_TIMEOUT_S) as smtp:
-                if told.smtp_starttls:
-                    smtp.starttls(context=self._tls)
+            with smtplib.SMTP(*told.mail_server, timeout=_TIMEOUT_S) as smtp:
+                smtp.starttls(context=self._tls)
                 if self._login is not None:
                     smtp.login(*self._login)
                 smtp.send_message(message)

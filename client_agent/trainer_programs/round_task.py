@@ -40,12 +40,11 @@ class Task:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the site's own file
         return module
 
-    def named(self, module):
-        """Return the object that the settings call ``name``."""
-        name = self.settings["name"]
-        if not hasattr(module, name):
-            raise AttributeError(f"{self.settings['program']} has no {name!r}: set key trainer.name")
-        return getattr(module, name)
+    def app(self, module):
+        """Return the site's function, ClientApp or client."""
+        if not hasattr(module, "app"):
+            raise AttributeError(f"{self.settings['program']} has no 'app': add a line such as: app = my_function")
+        return module.app
 
 
 def task():
