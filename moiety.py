@@ -57,7 +57,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "moiety", "doctor", "Check everything that a server or a site needs.", _EVERYBODY, group=False
     ),
     "audit": Subcommand("host.audit_command", "app", "Read and verify an audit log.", _EVERYBODY),
-    "roster": Subcommand("client_agent.cli.keys", "app", "Show the roster, and change it by hand.", _EVERYBODY),
+    "roster": Subcommand("client_agent.cli.roster", "app", "Show the roster, and change it by hand.", _EVERYBODY),
     "licences": Subcommand(
         "host.licences", "licences", "List installed packages with their licences.", _EVERYBODY, group=False
     ),

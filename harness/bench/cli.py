@@ -7,13 +7,14 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import structlog
 import typer
 
-from harness.bench.meter import Benchmark, write_result
 from host.output_files import writable, writable_folder
+
+if TYPE_CHECKING:
+    from harness.bench.meter import Benchmark
 
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
 """Folder of other systems' environments unless a command names another."""
@@ -39,6 +40,8 @@ app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True, call
 
 def _finish(result: Benchmark, text: str, out: Path | None) -> None:
     if out is not None:
+        from harness.bench.meter import write_result
+
         write_result(result, out)
     typer.echo(text)
 
@@ -73,6 +76,8 @@ def latency(
 
     Example: moiety lab bench latency --delays 0,20,100
     """
+    import structlog
+
     from harness.bench.latency import benchmark_latency, latency_text
 
     try:
