@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +13,6 @@ import typer
 from pydantic import ValidationError
 
 from host.audit_log import AUDIT, Action, AuditEntry, digest_of, read_audit, require_continued
-from host.command_line import command
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.text import printable
 
@@ -43,36 +41,29 @@ def _audit() -> None:
     """Read the audit log of an agent or of a server: who did what, when."""
 
 
-@dataclass(frozen=True)
-class _Export:
+@app.command()
+def export(
+    folder: FolderArgument,
+    study: Annotated[str, typer.Option(help="Of this study alone.")] = "",
+    actor: Annotated[str, typer.Option(help="By this person alone; 'software' for what nobody said.")] = "",
+    action: Annotated[Action | None, typer.Option(help="Of this kind alone.")] = None,
+    since: Annotated[str, typer.Option(help="2026-01-31 or 2026-01-31T12:00, UTC.")] = "",
+    until: Annotated[str, typer.Option(help="Likewise; entries before it.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="The lines as they are in the log.")] = False,
+) -> None:
     """Export the log's entries, oldest first, once its chain is whole.
 
     Example: moiety audit export state --study heart --json
     """
-
-    folder: FolderArgument
-    study: Annotated[str, typer.Option(help="Of this study alone.")] = ""
-    actor: Annotated[str, typer.Option(help="By this person alone; 'software' for what nobody said.")] = ""
-    action: Annotated[Action | None, typer.Option(help="Of this kind alone.")] = None
-    since: Annotated[str, typer.Option(help="2026-01-31 or 2026-01-31T12:00, UTC.")] = ""
-    until: Annotated[str, typer.Option(help="Likewise; entries before it.")] = ""
-    as_json: Annotated[bool, typer.Option("--json", help="The lines as they are in the log.")] = False
-
-
-def _export(asked: _Export) -> None:
-    since, until = _time(asked.since, "--since", float("-inf")), _time(asked.until, "--until", float("inf"))
-    for entry in read_audit(_log_of(asked.folder)):
-        wanted = (
-            asked.study in ("", entry.study)
-            and asked.actor in ("", entry.actor)
-            and asked.action in (None, entry.action)
-            and since <= entry.time_s < until
-        )
-        if wanted:
-            sys.stdout.write((entry.line().decode() if asked.as_json else _in_words(entry)) + "\n")
-
-
-app.command("export")(command(_Export, _export))
+    since_s, until_s = _time(since, "--since", float("-inf")), _time(until, "--until", float("inf"))
+    for entry in read_audit(_log_of(folder)):
+        if (
+            study in ("", entry.study)
+            and actor in ("", entry.actor)
+            and action in (None, entry.action)
+            and since_s <= entry.time_s < until_s
+        ):
+            sys.stdout.write((entry.line().decode() if as_json else _in_words(entry)) + "\n")
 
 
 @app.command()

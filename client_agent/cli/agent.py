@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument, settings_of
 from host.files import UMASK
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def run(
 
     from client_agent.cli.round_lines import log_to_stderr
     from client_agent.daemon import run_agent
-    from client_agent.settings import load_settings, with_device
+    from client_agent.settings import with_device
 
     os.umask(UMASK)
     log_to_stderr()
-    settings = load_settings(config)
+    settings = settings_of(config)
     if device is not None:
         settings = with_device(settings, device)
     stop = threading.Event()
@@ -70,9 +70,8 @@ def status(config: ConfigOption, json_output: JsonOption = False) -> None:
     Example: moiety agent status --config settings.toml
     """
     from client_agent.cli.status import show_status
-    from client_agent.settings import load_settings
 
-    show_status(load_settings(config), json_output=json_output)
+    show_status(settings_of(config), json_output=json_output)
 
 
 @app.command()
@@ -86,9 +85,8 @@ def show(
     Example: moiety agent show heart --config settings.toml
     """
     from client_agent.cli.decisions import list_studies, show_study
-    from client_agent.settings import load_settings
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     if study is None:
         list_studies(settings, json_output=json_output)
     else:
@@ -114,11 +112,10 @@ def approve(
     Example: moiety agent approve heart --person "Dr. Weiss" --config settings.toml
     """
     from client_agent.cli.decisions import say
-    from client_agent.settings import load_settings
     from client_agent.study.approval import Word
 
     last = None if until is None else until.date()
-    say(load_settings(config), study, Word(approved=True, person=person, reason=reason, until=last), sure=yes)
+    say(settings_of(config), study, Word(approved=True, person=person, reason=reason, until=last), sure=yes)
 
 
 @app.command()
@@ -132,10 +129,9 @@ def decline(
     Example: moiety agent decline heart --person "Dr. Weiss" --config settings.toml
     """
     from client_agent.cli.decisions import say
-    from client_agent.settings import load_settings
     from client_agent.study.approval import Word
 
-    say(load_settings(config), study, Word(approved=False, person=person, reason=reason), sure=yes)
+    say(settings_of(config), study, Word(approved=False, person=person, reason=reason), sure=yes)
 
 
 @app.command()
@@ -146,10 +142,9 @@ def pause(study: StudyArgument, config: ConfigOption, person: PersonOption, reas
 
     Example: moiety agent pause heart --person "Dr. Weiss" --config settings.toml
     """
-    from client_agent.settings import load_settings
     from client_agent.study.approval import pause_study
 
-    pause_study(load_settings(config), study, person, reason)
+    pause_study(settings_of(config), study, person, reason)
     sys.stdout.write(f"study {study} is paused here; a round that this site has contributed to already goes on\n")
 
 
@@ -159,10 +154,9 @@ def resume(study: StudyArgument, config: ConfigOption) -> None:
 
     Example: moiety agent resume heart --config settings.toml
     """
-    from client_agent.settings import load_settings
     from client_agent.study.approval import resume_study
 
-    resume_study(load_settings(config), study)
+    resume_study(settings_of(config), study)
     sys.stdout.write(f"study {study} goes on here with its next round\n")
 
 
@@ -181,9 +175,8 @@ def delete(
     Example: moiety agent delete heart --person "Dr. Weiss" --config settings.toml
     """
     from client_agent.cli.decisions import delete_with_receipt
-    from client_agent.settings import load_settings
 
-    delete_with_receipt(load_settings(config), study, person, reason, json_output=json_output)
+    delete_with_receipt(settings_of(config), study, person, reason, json_output=json_output)
 
 
 @app.command()
@@ -195,9 +188,8 @@ def ledger(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
     Example: moiety agent ledger --config settings.toml
     """
     from client_agent.cli.status import show_ledger
-    from client_agent.settings import load_settings
 
-    show_ledger(load_settings(config).state_dir, json_output=json_output)
+    show_ledger(settings_of(config).state_dir, json_output=json_output)
 
 
 @app.command()
@@ -215,10 +207,9 @@ def page(
 
     from client_agent.doctor import examine_site
     from client_agent.page.app import serve_page
-    from client_agent.settings import load_settings
 
     os.umask(UMASK)
-    serve_page(load_settings(config), port, partial(examine_site, config))
+    serve_page(settings_of(config), port, partial(examine_site, config))
 
 
 @app.command("accept-rollback")
@@ -231,9 +222,8 @@ def accept_rollback(config: ConfigOption, yes: DoItOption = False) -> None:
     Example: moiety agent accept-rollback --config settings.toml --yes
     """
     from client_agent.cli.decisions import go_on_without
-    from client_agent.settings import load_settings
 
-    go_on_without(load_settings(config), yes=yes)
+    go_on_without(settings_of(config), yes=yes)
 
 
 def _print_json(event: AgentEvent) -> None:

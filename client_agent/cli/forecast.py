@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.cli.tables import add_row, console, json_line, table
+from client_agent.cli.tables import add_row, answer, console, json_line, table
 from client_agent.learning.data_check import fitting_data
 from client_agent.learning.sampling import drawing_probability, steps_of
 from client_agent.learning.study_file import FinishTable, StudyTable, parse_study_table
@@ -124,11 +123,9 @@ def show_least_noise(study_file: Path, delta: float, samples: int, target: float
     exact = max(LEAST_NOISE, noise_for(target, delta, drawn, steps, MOST_NOISE))
     found = math.ceil(exact * 1000) / 1000  # no digit that is cut off spends more
     spent = epsilon_of([Steps(drawn, found, steps)], delta)
-    if json_output:
-        json_line({"noise_multiplier": found, "epsilon": spent, "delta": delta, "accountant": accountant()})
-    else:
-        what = f"epsilon {spent:.3f} at delta {delta:g} of a record, {accountant()}"
-        sys.stdout.write(f"noise_multiplier = {found:.3f}    # {what}\n")
+    values = {"noise_multiplier": found, "epsilon": spent, "delta": delta, "accountant": accountant()}
+    what = f"epsilon {spent:.3f} at delta {delta:g} of a record, {accountant()}"
+    answer(values, f"noise_multiplier = {found:.3f}    # {what}", json_output=json_output)
 
 
 def show_epsilon(study_file: Path, delta: float, samples: int, *, json_output: bool) -> None:

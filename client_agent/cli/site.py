@@ -9,14 +9,12 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from client_agent.cli.tables import ConfigOption, JsonOption
-from host.command_line import command
+from client_agent.cli.tables import ConfigOption, JsonOption, answer, settings_of
 from host.files import UMASK
 from protocol.errors import ConfigurationError, Unavailable
 
@@ -42,50 +40,38 @@ def _site() -> None:
     os.umask(UMASK)
 
 
-@dataclass(frozen=True)
-class _Join:
+@app.command()
+def join(
+    first: InvitationArgument,
+    second: InvitationArgument,
+    samples: Annotated[int, typer.Option(min=1, help="How many training examples this site has.")],
+    data: Annotated[Path, typer.Option(help="The data folder that 'moiety data prepare' made, or will make.")],
+    out: Annotated[Path, typer.Option(help="The folder to make; the same one for another try.")],
+    ca: Annotated[Path | None, typer.Option(help="CAs in PEM, where an operator's is a public one.")] = None,
+    proxy: Annotated[str | None, typer.Option(help="http://HOST:PORT, the way to both servers.")] = None,
+    proxy_credentials: Annotated[Path | None, typer.Option(help="A file with user:password for it.")] = None,
+    state: Annotated[Path | None, typer.Option(help="The state folder of before, for a site that renews its keys.")] = (
+        None
+    ),
+    json_output: JsonOption = False,
+) -> None:
     """Join a federation: make keys, and register at both operators.
 
     After a failure, run it again with the same folder.
 
     Example: moiety site join INVITATION-A INVITATION-B --samples 412 --data data --out clinic-1
     """
-
-    first: InvitationArgument
-    second: InvitationArgument
-    samples: Annotated[int, typer.Option(min=1, help="How many training examples this site has.")]
-    data: Annotated[Path, typer.Option(help="The data folder that 'moiety data prepare' made, or will make.")]
-    out: Annotated[Path, typer.Option(help="The folder to make; the same one for another try.")]
-    ca: Annotated[Path | None, typer.Option(help="CAs in PEM, where an operator's is a public one.")] = None
-    proxy: Annotated[str | None, typer.Option(help="http://HOST:PORT, the way to both servers.")] = None
-    proxy_credentials: Annotated[Path | None, typer.Option(help="A file with user:password for it.")] = None
-    state: Annotated[Path | None, typer.Option(help="The state folder of before, for a site that renews its keys.")] = (
-        None
-    )
-    json_output: JsonOption = False
-
-
-def _join(asked: _Join) -> None:
-    from client_agent.site.enrolment import Way, join
+    from client_agent.site import enrolment
     from client_agent.site.enrolment_folder import SETTINGS, Wanted
     from host.files import read_secret
     from host.network import WebProxy
 
-    pair = _invitation(asked.first), _invitation(asked.second)
-    credentials = asked.proxy_credentials
-    told = None if credentials is None else read_secret(credentials).strip()
-    way = Way(None if asked.proxy is None else WebProxy.parse(asked.proxy, told))
-    wanted = Wanted(asked.samples, asked.data, asked.ca, asked.proxy, credentials, asked.state)
-    joined = join(pair, wanted, asked.out, way)
-    if asked.json_output:
-        sys.stdout.write(json.dumps(_identity(joined)) + "\n")
-    else:
-        sys.stdout.write(
-            f"{_fingerprints(joined)}Then: moiety site status --wait --config {joined.folder / SETTINGS}\n"
-        )
-
-
-app.command()(command(_Join, _join))
+    pair = _invitation(first), _invitation(second)
+    told = None if proxy_credentials is None else read_secret(proxy_credentials).strip()
+    way = enrolment.Way(None if proxy is None else WebProxy.parse(proxy, told))
+    joined = enrolment.join(pair, Wanted(samples, data, ca, proxy, proxy_credentials, state), out, way)
+    then = f"Then: moiety site status --wait --config {joined.folder / SETTINGS}"
+    answer(_identity(joined), _fingerprints(joined) + then, json_output=json_output)
 
 
 @app.command()
@@ -205,11 +191,10 @@ def _invitation(told: str) -> Invitation:
 
 
 def _opened(config: Path) -> tuple[Joined, Way]:
-    from client_agent.settings import load_settings
     from client_agent.site.enrolment import Way
     from client_agent.site.enrolment_folder import open_folder
 
-    return open_folder(Path(os.path.realpath(config)).parent), Way(load_settings(config).web_proxy)
+    return open_folder(Path(os.path.realpath(config)).parent), Way(settings_of(config).web_proxy)
 
 
 def _looked(joined: Joined, way: Way, *, wait: bool) -> tuple[Together | None, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument, answer, settings_of
 from host.files import UMASK
 
 if TYPE_CHECKING:
@@ -57,37 +57,28 @@ def create(
 
     Example: moiety study create study.toml --config settings.toml
     """
-    from client_agent.cli.tables import json_line
     from client_agent.learning.data_check import names_of
-    from client_agent.settings import load_settings
     from client_agent.study.approval import note_created
     from client_agent.study.outbox import create_study
     from protocol.text import NamesKind
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     study, finish, spends = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
-    told: dict[str, object] = {
-        "study": study.name,
-        "digest": study.digest(),
-        "dimension": study.parameters.dimension,
-    }
+    dimension, noise = study.parameters.dimension, {} if spends is None else {"privacy": asdict(spends)}
+    values = {"study": study.name, "digest": study.digest(), "dimension": dimension}
+    spent = "" if spends is None else f"\nits noise: {spends.words}"
     if dry_run:
-        if json_output:
-            json_line({**told, **_spends_as_json(spends)})
-        else:
-            sys.stdout.write(f"study {study.name} can be created: {study.parameters.dimension} parameters are shared\n")
-            sys.stdout.write(_spends_as_text(spends))
+        text = f"study {study.name} can be created: {dimension} parameters are shared{spent}"
+        answer({**values, **noise}, text, json_output=json_output)
         return
     note_created(settings, study)
     create_study(settings.state_dir, study, pretrained, finish)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
-    if json_output:
-        json_line({**told, **named, **_spends_as_json(spends)})
-    else:
-        sys.stdout.write(f"study {study.name} is queued; follow it with: {_watch_command(study, config)}\n")
-        given = " and ".join(f"{count} {kind}" for kind, count in named.items() if count)
-        sys.stdout.write(f"it holds {given}{_NAMED}\n" if given else f"{_NOT_NAMED}\n")
-        sys.stdout.write(_spends_as_text(spends))
+    given = " and ".join(f"{count} {kind}" for kind, count in named.items() if count)
+    watch = shlex.join(["moiety", "study", "watch", study.name, "--config", str(config)])
+    holds = f"it holds {given}{_NAMED}" if given else _NOT_NAMED
+    text = f"study {study.name} is queued; follow it with: {watch}\n{holds}{spent}"
+    answer({**values, **named, **noise}, text, json_output=json_output)
 
 
 @app.command()
@@ -128,9 +119,8 @@ def watch(name: StudyArgument, config: ConfigOption, json_output: JsonLinesOptio
     from client_agent.cli.round_lines import log_to_stderr
     from client_agent.cli.watch import follow
     from client_agent.page.study_state import EXIT_NOT_AS_ASKED
-    from client_agent.settings import load_settings
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     log_to_stderr()
     if not follow(settings, name, json_output=json_output):
         raise typer.Exit(EXIT_NOT_AS_ASKED)
@@ -151,10 +141,9 @@ def report(
     """
     from client_agent.page.report import study_report
     from client_agent.page.report_html import report_html
-    from client_agent.settings import load_settings
     from host.output_files import rewrite
 
-    found = study_report(load_settings(config), name, time.time())
+    found = study_report(settings_of(config), name, time.time())
     if json_output:
         sys.stdout.write(found.model_dump_json() + "\n")
         return
@@ -180,9 +169,8 @@ def summary(
     Example: moiety study summary heart --config settings.toml --scaling scaling.json
     """
     from client_agent.cli.results import show_summary
-    from client_agent.settings import load_settings
 
-    state_dir = load_settings(config).state_dir
+    state_dir = settings_of(config).state_dir
     show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
 
 
@@ -199,9 +187,8 @@ def ranking(
     Example: moiety study ranking heart --config settings.toml
     """
     from client_agent.cli.results import show_rankings
-    from client_agent.settings import load_settings
 
-    show_rankings(load_settings(config).state_dir, name, json_output=json_output)
+    show_rankings(settings_of(config).state_dir, name, json_output=json_output)
 
 
 @app.command()
@@ -238,14 +225,12 @@ def cancel(
 
     Example: moiety study cancel heart --reason "wrong outcome" --config settings.toml
     """
-    from client_agent.cli.tables import json_line
-    from client_agent.settings import load_settings
     from client_agent.site.connections import Site
     from protocol.errors import UnknownStudy
     from protocol.messages.control import EndCause, StudyEnd, StudyEndState, sign
     from protocol.sharing import Side
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     with Site(settings) as site:
         _require_requester(settings, site.roster)
         try:
@@ -255,10 +240,8 @@ def cancel(
             return
         end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason=reason)
         _end_at_both(site, name, sign(end, site.keys.name, site.keys.signing))
-    if json_output:
-        json_line({"study": name, "state": "cancelled", "reason": reason})
-    else:
-        sys.stdout.write(f"study {name} is cancelled at both servers\n")
+    values = {"study": name, "state": "cancelled", "reason": reason}
+    answer(values, f"study {name} is cancelled at both servers", json_output=json_output)
 
 
 def _findings_as_json(found: Findings, transcripts: int) -> None:
@@ -322,14 +305,6 @@ def _checked(
     return study, finish, foreseen_epsilon(study, roster, settings.policy.delta, own_examples(settings.data))
 
 
-def _spends_as_json(spends: ForeseenEpsilon | None) -> dict[str, object]:
-    return {} if spends is None else {"privacy": asdict(spends)}
-
-
-def _spends_as_text(spends: ForeseenEpsilon | None) -> str:
-    return "" if spends is None else f"its noise: {spends.words}\n"
-
-
 def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:
     """Try what the agent would find out once the study is queued. Raises: ConfigurationError"""
     from client_agent.learning.trial import try_study
@@ -342,7 +317,6 @@ def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) ->
 
 def _withdraw(site: Site, name: str, json_output: bool) -> None:
     """A study that no server has: out of the outbox, or marked in the journal so that the agent leaves it alone."""
-    from client_agent.cli.tables import json_line
     from client_agent.site.journal import StudyJournal
     from client_agent.study.outbox import withdraw
     from protocol.errors import UnknownStudy
@@ -352,14 +326,8 @@ def _withdraw(site: Site, name: str, json_output: bool) -> None:
         if not (journal / "study.json").exists():
             raise UnknownStudy(f"no study {name!r} is here or at the servers; look at its name")
         StudyJournal(site.settings.state_dir, name).withdraw()
-    if json_output:
-        json_line({"study": name, "state": "withdrawn"})
-    else:
-        sys.stdout.write(f"study {name} had not reached the servers; it is withdrawn here\n")
-
-
-def _watch_command(study: Study, config: Path) -> str:
-    return shlex.join(["moiety", "study", "watch", study.name, "--config", str(config)])
+    text = f"study {name} had not reached the servers; it is withdrawn here"
+    answer({"study": name, "state": "withdrawn"}, text, json_output=json_output)
 
 
 def _end_at_both(site: Site, name: str, end: Signed[StudyEnd]) -> None:

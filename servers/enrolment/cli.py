@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,50 +21,47 @@ from protocol.text import counted
 if TYPE_CHECKING:
     from servers.settings import ServerSettings
 
+app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 ConfigOption = Annotated[Path, typer.Option("--config", help="The server's settings file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
-@dataclass(frozen=True)
-class _Init:
+@app.command()
+def init(
+    side: Annotated[Side, typer.Option(help="a or b: the operators agree which of them is which.")],
+    federation: Annotated[str, typer.Option(help="The federation's name, the same at both operators.")],
+    name: Annotated[str, typer.Option(help="This operator's name: lower-case letters, digits, '-'.")],
+    url: Annotated[str, typer.Option(help="https://HOST or https://HOST:PORT, as sites reach this server.")],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    peer_url: Annotated[str | None, typer.Option(help="The other server's, if known; its card says it too.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="To listen on; without it the one in --url.")] = (
+        None
+    ),
+    own_ca: Annotated[bool, typer.Option("--own-ca", help="Make a CA for this host, and its certificate.")] = False,
+    tls_certificate: Annotated[Path | None, typer.Option(help="A certificate chain that is there already.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    json_output: JsonOption = False,
+) -> None:
     """Make a new server's folder, all of it or nothing.
 
     It holds keys, public card, settings and a compose file.
 
     Example: moiety server init --side a --federation clinics --name operator-a --url https://a.example.org --out a
     """
-
-    side: Annotated[Side, typer.Option(help="a or b: the operators agree which of them is which.")]
-    federation: Annotated[str, typer.Option(help="The federation's name, the same at both operators.")]
-    name: Annotated[str, typer.Option(help="This operator's name: lower-case letters, digits, '-'.")]
-    url: Annotated[str, typer.Option(help="https://HOST or https://HOST:PORT, as sites reach this server.")]
-    out: Annotated[Path, typer.Option(help="The folder to make.")]
-    peer_url: Annotated[str | None, typer.Option(help="The other server's, if known; its card says it too.")] = None
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="To listen on; without it the one in --url.")] = (
-        None
-    )
-    own_ca: Annotated[bool, typer.Option("--own-ca", help="Make a CA for this host, and its certificate.")] = False
-    tls_certificate: Annotated[Path | None, typer.Option(help="A certificate chain that is there already.")] = None
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None
-    json_output: JsonOption = False
-
-
-def _init(asked: _Init) -> None:
     from protocol.roster.enrolment import fingerprint_of
     from servers.enrolment.folder import NewServer, make_folder, next_steps
 
-    tls = asked.tls_certificate, asked.tls_key
-    new = NewServer(asked.side, asked.federation, asked.name, asked.url, asked.peer_url, asked.port, asked.own_ca, *tls)
-    card, told = make_folder(new, asked.out)
+    new = NewServer(side, federation, name, url, peer_url, port, own_ca, tls_certificate, tls_key)
+    card, told = make_folder(new, out)
     fingerprint = fingerprint_of(card)
-    if asked.json_output:
-        made = {"folder": str(asked.out), "card": str(asked.out / told.card), "fingerprint": fingerprint}
-        typer.echo(json.dumps(made))
+    if json_output:
+        typer.echo(json.dumps({"folder": str(out), "card": str(out / told.card), "fingerprint": fingerprint}))
         return
-    has_certificate = asked.own_ca or asked.tls_certificate is not None
-    typer.echo(next_steps(asked.out, told, fingerprint, has_certificate=has_certificate), nl=False)
+    has_certificate = own_ca or tls_certificate is not None
+    typer.echo(next_steps(out, told, fingerprint, has_certificate=has_certificate), nl=False)
 
 
+@app.command()
 def pair(
     card: Annotated[
         str, typer.Argument(metavar="CARD", help="The other operator's card: a file, or its https address.")
@@ -89,6 +85,7 @@ def pair(
     )
 
 
+@app.command()
 def renew(config: ConfigOption) -> None:
     """Renew the certificate, by the CA that 'init --own-ca' made.
 
@@ -110,6 +107,7 @@ _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400}
 _MOST_DAYS: Final = 30
 
 
+@app.command()
 def invite(
     name: SiteArgument,
     config: ConfigOption,
@@ -156,6 +154,7 @@ def invite(
     typer.echo(invitation_line(invitation))
 
 
+@app.command()
 def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
     """List whom this operator invited, who registered, and who is admitted.
 
@@ -189,6 +188,7 @@ def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
         typer.echo("nobody has registered here yet")
 
 
+@app.command()
 def admit(
     name: SiteArgument,
     fingerprint: Annotated[str, typer.Option(help="As the site's people read it over the phone.")],
@@ -213,6 +213,7 @@ def admit(
     typer.echo(f"{name}: admitted here. The other operator and the requester compare the same digits themselves")
 
 
+@app.command()
 def remove(
     name: SiteArgument,
     config: ConfigOption,

@@ -150,7 +150,7 @@ def test_commands_by_which_keys_are_renewed_and_sites_removed(
         at = ("--config", str(both.folder / side.value / "settings.toml"))
         assert "run the same command, and the requester" in said(capsys, "server", "remove", "clinic-2", *at)
     assert "clinic-2: stays" in said(capsys, "server", "remove", "clinic-2", "--undo", *at_a)
-    monkeypatch.setattr("client_agent.cli.site.Way", lambda _: both.send)
+    monkeypatch.setattr("client_agent.site.enrolment.Way", lambda _: both.send)
     both.clock.now_s = time.time()
     own = ("--reason", "it left", "--config", str(requester.folder / "settings.toml"))
     assert "operator-a keeps 'clinic-2'" in refused(capsys, "site", "remove", "clinic-2", *own)
