@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(given: list[str]) -> None:
     words = [word for word in given if not word.startswith("-")]
-    called = [" ".join(words[:count]) for count in (2, 1)]
+    called = [" ".join(words[:count]) for count in (3, 2, 1)]
     for old in called:
         if old in MOVED:
             raise ConfigurationError(f"there is no 'moiety {old}' any more: use 'moiety {MOVED[old]}'")

@@ -39,6 +39,7 @@ from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
+FEDAVG = GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"fedavg"')
 BROKEN_PLUGIN = """
 import numpy as np
 import torch
@@ -240,38 +241,22 @@ def test_creating_takes_the_names_of_the_requesters_data(tmp_path: Path) -> None
     assert (json.loads(answer)["feature_names"], json.loads(answer)["class_names"]) == (2, 3)
 
 
-def test_a_study_with_a_dealer_is_not_created(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(
+            'correlation_source = "dealer"\n' + GOOD, "'dealer', which exists in simulation only", id="dealer"
+        ),
+        pytest.param(OF_A_TABLE, "nothing says how these data were made", id="data made otherwise"),
+        pytest.param(f'protection = "ckks"\n{FEDAVG}', "set allow_ckks = true", id="own policy, ckks"),
+        pytest.param(FLAT + "[ranking]\n", "set may_rank = true", id="own policy, ranking"),
+    ],
+)
+def test_a_study_that_cannot_be_is_not_created(tmp_path: Path, text: str, said: str) -> None:
     config = write_config(tmp_path)
-    (tmp_path / "study.toml").write_text('correlation_source = "dealer"\n' + GOOD)
-    with pytest.raises(ConfigurationError, match="found 'dealer', which exists in simulation only"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
-    assert not outbox(tmp_path / "state").exists()
-
-
-def test_a_study_of_a_table_is_not_created_on_data_that_were_made_otherwise(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    own_data(tmp_path, DataNames(("age", "age missing"), ("a", "b", "c")))
-    (tmp_path / "study.toml").write_text(OF_A_TABLE)
-    with pytest.raises(ConfigurationError, match="nothing says how these data were made"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
-    assert not outbox(tmp_path / "state").exists()
-
-
-def test_a_study_under_ckks_is_not_created_where_the_requesters_policy_forbids_it(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    (tmp_path / "study.toml").write_text(
-        'protection = "ckks"\n' + GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"fedavg"')
-    )
-    with pytest.raises(PolicyRefusal, match="set allow_ckks = true"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
-    assert not outbox(tmp_path / "state").exists()
-
-
-def test_a_study_that_ranks_is_not_created_where_the_requesters_policy_does_not_allow_it(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    (tmp_path / "study.toml").write_text(FLAT + "[ranking]\n")
-    own_data(tmp_path)
-    with pytest.raises(PolicyRefusal, match="set may_rank = true"):
+    own_data(tmp_path, DataNames(("age", "age missing"), ("a", "b", "c")) if text == OF_A_TABLE else OWN)
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises((ConfigurationError, PolicyRefusal), match=said):
         command("create", str(tmp_path / "study.toml"), "--config", str(config))
     assert not outbox(tmp_path / "state").exists()
 
