@@ -140,34 +140,19 @@ class ServerSettings(BaseSettings):
         return env_settings, init_settings
 
     @model_validator(mode="after")
-    def _failpoint_beside_a_seed_only(self) -> ServerSettings:
+    def _fit_together(self) -> ServerSettings:
+        """Raises: ValueError, for the first that does not"""
+        peer = urlsplit(self.peer_url).hostname or "" if self.peer_url is not None else self.host
+        away = [(where, to) for where, to in (("host", self.host), ("peer_url", peer)) if not is_loopback(to)]
         if self.failpoint is not None and self.seed is None:
             raise ValueError("a failpoint kills this server; it is taken only beside a seed, for tests on loopback")
-        return self
-
-    @model_validator(mode="after")
-    def _seed_on_loopback_only(self) -> ServerSettings:
-        if self.seed is not None:
-            peer = urlsplit(self.peer_url).hostname or "" if self.peer_url is not None else self.host
-            for where, address in (("host", self.host), ("peer_url", peer)):
-                if not is_loopback(address):
-                    raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")
-        return self
-
-    @model_validator(mode="after")
-    def _a_wrapping_key_for_a_cluster(self) -> ServerSettings:
+        if self.seed is not None and away:
+            where, address = away[0]
+            raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")
         if self.engine is Engine.RAY and self.ray.wrapping_key is None:
             raise ValueError("engine ray needs ray.wrapping_key, a file: openssl rand -hex 32 > FILE; chmod 600 FILE")
-        return self
-
-    @model_validator(mode="after")
-    def _postgresql_for_several(self) -> ServerSettings:
         if self.role is not Role.ALL and not self.database.startswith("postgresql"):
             raise ValueError(f"role {self.role.value} needs database_url of a PostgreSQL that all processes share")
-        return self
-
-    @model_validator(mode="after")
-    def _another_port_for_operations(self) -> ServerSettings:
         if self.operations == self.port or not 1 <= self.operations <= _LAST_PORT:
             raise ValueError(f"operations_port must be another port than {self.port}, at most {_LAST_PORT}: set it")
         return self

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -137,8 +136,7 @@ def show_epsilon(study_file: Path, delta: float, samples: int, *, json_output: b
     choices = tuple(_choices(study, study.privacy.noise_multiplier, delta, samples))
     if json_output:
         for one in choices:
-            asked = {"rounds": one.rounds, "noise_multiplier": one.noise_multiplier, "as_written": one.as_written}
-            json_line({**asked, "epsilon": one.epsilon, "delta": delta})
+            json_line({**one._asdict(), "delta": delta})
         return
     multipliers = sorted({one.noise_multiplier for one in choices})
     shown = table(
@@ -149,22 +147,18 @@ def show_epsilon(study_file: Path, delta: float, samples: int, *, json_output: b
     )
     for rounds in sorted({one.rounds for one in choices}):
         of = {one.noise_multiplier: one for one in choices if one.rounds == rounds}
-        add_row(shown, str(rounds), *(of[multiplier].shown for multiplier in multipliers))
+        row = (of[multiplier] for multiplier in multipliers)
+        add_row(shown, str(rounds), *(f"{one.epsilon:.3f}{'*' if one.as_written else ''}" for one in row))
     console().print(shown)
 
 
-@dataclass(frozen=True)
-class _Choice:
+class _Choice(NamedTuple):
     """So many rounds under one noise multiplier, and what they spend."""
 
     rounds: int
     noise_multiplier: float
-    epsilon: float
     as_written: bool
-
-    @property
-    def shown(self) -> str:
-        return f"{self.epsilon:.3f}{'*' if self.as_written else ''}"
+    epsilon: float
 
 
 def _choices(study: StudyTable, written: float, delta: float, examples: int) -> Iterator[_Choice]:
@@ -173,7 +167,7 @@ def _choices(study: StudyTable, written: float, delta: float, examples: int) -> 
     for rounds in sorted({max(1, round(study.rounds * times)) for times in _ROUNDS}):
         for multiplier in sorted({min(MOST_NOISE, max(LEAST_NOISE, written * times)) for times in _NOISE}):
             spent = epsilon_of([Steps(drawn, multiplier, steps * rounds)], delta)
-            yield _Choice(rounds, multiplier, spent, (rounds, multiplier) == (study.rounds, written))
+            yield _Choice(rounds, multiplier, (rounds, multiplier) == (study.rounds, written), spent)
 
 
 def _per_round(examples: int, training: TrainingSpec) -> tuple[float, int]:
