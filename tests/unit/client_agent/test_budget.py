@@ -19,7 +19,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from client_agent.cli import decisions as decisions_cli
 from client_agent.cli import status as status_cli
-from client_agent.cli.forecast import require_own_budget, require_shown_budget
+from client_agent.cli.study_work import require_own_budget, require_shown_budget
 from client_agent.learning.models import dimension, model_spec
 from client_agent.learning.study_file import FinishTable
 from client_agent.settings import AgentSettings

@@ -14,9 +14,9 @@ import stamina
 import torch
 from typer.testing import CliRunner
 
+import client_agent.cli.study_work
 import client_agent.cli.tables
 import client_agent.cli.watch
-import client_agent.site.connections
 from client_agent.cli.agent import app as agent_app
 from client_agent.daemon import run_agent
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
@@ -39,7 +39,7 @@ from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
-FEDAVG = GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"fedavg"')
+FEDAVG = FLAT.replace('"weight_erosion"\ndistance_penalty = 0.02', '"fedavg"')
 BROKEN_PLUGIN = """
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
     def use(server: FakeServer) -> None:
-        for module in (client_agent.site.connections, client_agent.cli.watch):
+        for module in (client_agent.cli.study_work, client_agent.cli.watch):
             monkeypatch.setattr(module, "Site", lambda settings: FakeSite(settings, server))
         monkeypatch.setattr(client_agent.cli.watch, "_POLL_S", 0.0)
 
@@ -245,7 +245,7 @@ def test_creating_takes_the_names_of_the_requesters_data(tmp_path: Path) -> None
     ("text", "said"),
     [
         pytest.param(
-            'correlation_source = "dealer"\n' + GOOD, "'dealer', which exists in simulation only", id="dealer"
+            'correlation_source = "dealer"\n' + FLAT, "'dealer', which exists in simulation only", id="dealer"
         ),
         pytest.param(OF_A_TABLE, "nothing says how these data were made", id="data made otherwise"),
         pytest.param(f'protection = "ckks"\n{FEDAVG}', "set allow_ckks = true", id="own policy, ckks"),
