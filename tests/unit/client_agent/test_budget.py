@@ -424,7 +424,7 @@ def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path) -> None:
 def test_a_budget_begins_after_rounds_only_on_an_operators_word(
     servers: dict[Side, FakeServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where there is a budget; the memory of sums is asked about at the same time."""
+    """The budget's count is looked at where there is a budget; the memory of sums at the same time."""
     with_budget = settings(tmp_path, epsilon=20.0, delta=DELTA)
     decisions_cli.go_on_without(with_budget, yes=True)
     assert "budget: nothing is uncovered" in capsys.readouterr().out
