@@ -19,6 +19,7 @@ from protocol.sharing import Side
 from protocol.text import counted
 
 if TYPE_CHECKING:
+    from servers.enrolment.register import Register
     from servers.settings import ServerSettings
 
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
@@ -128,12 +129,11 @@ def invite(
 
     Example: moiety server invite clinic-1 --ttl 7d --config a/settings.toml
     """
+    from protocol.roster.enrolment import invitation_line
     from servers.enrolment.pairing import own_card
-    from servers.enrolment.register import Register, end_renewals, names_in_place
-    from servers.settings import load_settings
+    from servers.enrolment.register import end_renewals, names_in_place
 
-    settings = load_settings(config)
-    register = Register(settings.data_dir, time.time)
+    settings, register = _register(config)
     if withdraw:
         end_renewals(settings, register)
         typer.echo(f"{name}: withdrawn: {register.withdraw(name, names_in_place(settings))}")
@@ -147,8 +147,6 @@ def invite(
             f"is in it: --renew"
         )
     invitation = register.invite(card, name, _lifetime_s(ttl), requester=requester and not renew, renews=renew)
-    from protocol.roster.enrolment import invitation_line
-
     until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
     typer.echo(f"good once, for {name}{' as the requester' if requester else ''}, until {until}:", err=True)
     typer.echo(invitation_line(invitation))
@@ -162,11 +160,7 @@ def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
 
     Example: moiety server admissions --config a/settings.toml
     """
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
-
-    now_s = time.time()
-    register = Register(load_settings(config).data_dir, time.time)
+    now_s, (_, register) = time.time(), _register(config)
     made, found = register.invitations, register.registrants
     if json_output:
         fields = {"site", "requester", "expires_at_s"}
@@ -203,11 +197,9 @@ def admit(
     from host.audit_log import Action, AuditLog
     from protocol.roster.enrolment import fingerprint_of
     from servers.enrolment.pairing import own_card
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
 
-    settings = load_settings(config)
-    admitted = Register(settings.data_dir, time.time).admit(name, fingerprint)
+    settings, register = _register(config)
+    admitted = register.admit(name, fingerprint)
     audit = AuditLog(settings.data_dir, own_card(settings)[1].name)
     audit.add(Action.ADMITTED, f"{name} by its fingerprint {fingerprint_of(admitted.party)}")
     typer.echo(f"{name}: admitted here. The other operator and the requester compare the same digits themselves")
@@ -227,12 +219,9 @@ def remove(
 
     Example: moiety server remove clinic-1 --config a/settings.toml
     """
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
-
-    settings = load_settings(config)
+    settings, register = _register(config)
     _require_contributor(settings, name)
-    Register(settings.data_dir, time.time).let_remove(name, undo=undo)
+    register.let_remove(name, undo=undo)
     if undo:
         typer.echo(f"{name}: stays, as far as this operator is asked")
         return
@@ -240,6 +229,15 @@ def remove(
         f"{name}: may be removed, as far as this operator is asked. It stays in the roster until the other operator "
         f"has run the same command, and the requester: moiety site remove {name} --reason '...'"
     )
+
+
+def _register(config: Path) -> tuple[ServerSettings, Register]:
+    """Raises: ConfigurationError"""
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    settings = load_settings(config)
+    return settings, Register(settings.data_dir, time.time)
 
 
 def _lifetime_s(ttl: str) -> float:
