@@ -178,7 +178,9 @@ class AgentSettings(BaseSettings):
     @property
     def quiet(self) -> QuietHours:
         """When large transfers wait, in this machine's time. Raises: ConfigurationError"""
-        return QuietHours.parse(self.quiet_hours, (os.environ.get("TZ") or None) if self.quiet_hours else None)
+        zone = os.environ.get("TZ", "").removeprefix(":") if self.quiet_hours else ""
+        named = zone and not zone.startswith("/")  # a file, mostly /etc/localtime, is the machine's own time too
+        return QuietHours.parse(self.quiet_hours, zone if named else None)
 
     @property
     def web_proxy(self) -> WebProxy | None:

@@ -201,10 +201,10 @@ def variant(
     from harness.bench.tags import benchmark_tags, tags_text
 
     if kind == "tags":
-        result = benchmark_tags(parameters, repeats)
-        _finish(result, tags_text(result), out)
+        tags = benchmark_tags(parameters, repeats)
+        _finish(tags, tags_text(tags), out)
     elif parameters < _LEAST_OF_A_RING:
         raise typer.BadParameter(f"the ring is measured on {_LEAST_OF_A_RING} or more", param_hint="--parameters")
     else:
-        result = benchmark_ring(parameters, repeats)
-        _finish(result, ring_text(result), out)
+        ring = benchmark_ring(parameters, repeats)
+        _finish(ring, ring_text(ring), out)

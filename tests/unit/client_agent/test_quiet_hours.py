@@ -132,6 +132,20 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", ZONE)
 
 
+@pytest.mark.parametrize(
+    ("variable", "zone"), [(ZONE, ZONE), (f":{ZONE}", ZONE), (":/etc/localtime", "None"), ("", "None")]
+)
+def test_quiet_hours_are_in_the_time_of_the_variable_or_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, zone: str
+) -> None:
+    monkeypatch.setenv("TZ", variable)
+    assert str(own(tmp_path, quiet_hours=("08:00-18:00",)).quiet.zone) == zone
+    monkeypatch.setenv("TZ", "Zurich")
+    assert own(tmp_path).quiet.zone is None
+    with pytest.raises(ConfigurationError, match="variable TZ: 'Zurich' is no time zone"):
+        _ = own(tmp_path, quiet_hours=("08:00-18:00",)).quiet
+
+
 def own(folder: Path, **changes: Any) -> AgentSettings:
     return settings(folder, "c1", **changes)
 
