@@ -57,14 +57,13 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "moiety", "doctor", "Check everything that a server or a site needs.", _EVERYBODY, group=False
     ),
     "audit": Subcommand("host.audit_command", "app", "Read and verify an audit log.", _EVERYBODY),
-    "roster": Subcommand("client_agent.cli.keys", "app", "Show the roster, and change it by hand.", _EVERYBODY),
+    "roster": Subcommand("client_agent.cli.roster", "app", "Show the roster, and change it by hand.", _EVERYBODY),
     "licences": Subcommand(
         "host.licences", "licences", "List installed packages with their licences.", _EVERYBODY, group=False
     ),
     "site": Subcommand("client_agent.cli.site", "app", "Join a federation, or found one.", _SITE),
     "data": Subcommand("client_agent.cli.data", "app", "Check a table, and make the site's data folder.", _SITE),
     "agent": Subcommand("client_agent.cli.agent", "app", "Run the site's agent, and decide on studies.", _SITE),
-    "budget": Subcommand("client_agent.cli.agent", "budget", "Show or restart the privacy budget.", _SITE),
     "server": Subcommand("servers.cli", "app", "Run server A or server B.", _OPERATOR),
     "study": Subcommand("client_agent.cli.study", "app", "Create, watch and cancel studies.", _RESEARCHER),
     "model": Subcommand("client_agent.cli.model", "app", "Export a study's model, and predict with it.", _RESEARCHER),
@@ -88,14 +87,28 @@ MOVED: Final = {
     "bench": "lab bench",
     "faults": "lab faults",
     "results": "lab results",
+    "lab bench report": "lab results --only benchmarks",
+    "lab bench tags": "lab bench variant tags",
+    "lab bench ring": "lab bench variant ring",
+    "keys": "roster",
     "keys new": "roster new-keys",
     "keys show": "roster show",
+    "site fingerprint": "site status",
+    "site admissions": "site status",
+    "data check": "data prepare --dry-run",
+    "budget": "agent status",
+    "budget show": "agent status",
+    "budget reset": "agent accept-rollback",
     "agent studies": "agent show",
-    "agent budget": "budget show",
-    "agent begin-budget": "budget reset",
+    "agent budget": "agent status",
+    "agent begin-budget": "agent accept-rollback",
     "agent forget-memory": "agent accept-rollback",
+    "agent leave": "agent decline",
+    "agent rewards": "study report",
     "server restored": "server accept-rollback",
     "server invitations": "server admissions",
+    "server card": "server status",
+    "server withdraw": "server invite --withdraw",
     "study check": "study create --dry-run",
     "study noise": "study epsilon --target",
 }
@@ -185,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(given: list[str]) -> None:
     words = [word for word in given if not word.startswith("-")]
-    called = [" ".join(words[:count]) for count in (2, 1)]
+    called = [" ".join(words[:count]) for count in (3, 2, 1)]
     for old in called:
         if old in MOVED:
             raise ConfigurationError(f"there is no 'moiety {old}' any more: use 'moiety {MOVED[old]}'")

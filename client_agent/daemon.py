@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -52,6 +54,21 @@ _ALL_STUDIES = ""
 _log = structlog.get_logger("agent")
 
 
+@dataclass(frozen=True)
+class Pace:
+    """``look_every_s``: least time between two looks for studies; a look waits at server A until there is news.
+
+    ``stuck_after_s``, at the requester: a round that has closed, and of which neither server shows anything new for so
+    long, ends its study. Three days outlast a weekend without an operator. Simulations say otherwise.
+    """
+
+    look_every_s: float = 1.0
+    stuck_after_s: float = 259_200.0
+
+
+USUAL_PACE: Final = Pace()
+
+
 class Agent:
     """Finds studies and runs them until ``stop`` is set."""
 
@@ -61,8 +78,10 @@ class Agent:
         stop: threading.Event,
         emit: EventSink,
         make_learner: Callable[[Study, int], Learner] | None = None,
+        pace: Pace = USUAL_PACE,
     ) -> None:
         self._site = site
+        self._pace = pace
         self._stop = stop
         self._clock = site.clock
         self._audit = AuditLog(site.settings.state_dir, site.settings.site, site.clock.now)
@@ -102,7 +121,7 @@ class Agent:
             tell_people=Notices(settings.state_dir, ways_of(settings, site.ledger), site.clock.now).tell,
             asks_people=settings.approve == "manual",
             start_when=None if settings.start_when == "all" else settings.start_when,
-            stuck_timeout_s=settings.stuck_timeout_s,
+            stuck_after_s=self._pace.stuck_after_s,
             bootstrap_samples=settings.bootstrap_samples,
             quiet=settings.quiet,
             transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),
@@ -119,7 +138,7 @@ class Agent:
         self._report(_ALL_STUDIES, f"change {chain.number} of the roster is in force: {said}")
 
     def run(self) -> None:
-        """Look for studies until stopped, each look at least ``poll_s`` after the one before; then let every study's
+        """Look for studies until stopped, each look a second or so after the one before; then let every study's
         thread end.
 
         Whatever a server answers, the agent looks again: a list that cannot be read, a clock that is off, a proxy in
@@ -167,7 +186,7 @@ class Agent:
                 except (MoietyError, OSError) as later:  # a full disk too: the studies under way go on
                     if not self._stop.is_set():  # then the connections are closed
                         self._complaints.about(_ALL_STUDIES, words_of(later))
-                self._clock.wait(self._stop, self._site.settings.poll_s)
+                self._clock.wait(self._stop, self._pace.look_every_s)
         except BaseException as failure:  # an agent that looks no more must not seem to wait
             self._failure = failure
             self._stop.set()
@@ -333,6 +352,7 @@ def run_agent(
     make_learner: Callable[[Study, int], Learner] | None = None,
     connect: Connect | None = None,
     clock: Clock = SYSTEM,
+    pace: Pace = USUAL_PACE,
 ) -> None:
     """Run one site's agent until ``stop`` is set; ``connect`` and ``clock`` are not the machine's where a test says so.
 
@@ -341,7 +361,7 @@ def run_agent(
     if make_learner is None:
         _require_training(settings)
     with one_agent(settings), Site(settings, connect, clock) as site:
-        Agent(site, stop, emit, make_learner).run()
+        Agent(site, stop, emit, make_learner, pace).run()
 
 
 def _require_training(settings: AgentSettings) -> None:

@@ -183,16 +183,17 @@ def look_at_trainer(settings: TrainerSettings) -> Finding:
     for key, path in (("python", settings.python), ("program", settings.program)):
         if path is None or not path.is_file():
             return failed(_CHECK, f"key 'trainer.{key}': {path} is no file", "correct the path, or install it there")
-    within_s = min(settings.timeout_s, _LOADS_WITHIN_S)
     try:
-        said = _asked(settings, within_s)
+        said = _asked(settings)
     except OSError as error:
         return failed(
             _CHECK, f"key 'trainer.python': {settings.python}: {error.strerror}", "name an interpreter of Python"
         )
     except subprocess.TimeoutExpired:
         return failed(
-            _CHECK, f"{settings.program} was not loaded within {within_s:g} s", "train in the function, not at import"
+            _CHECK,
+            f"{settings.program} was not loaded within {_LOADS_WITHIN_S:g} s",
+            "train in the function, not at import",
         )
     if "found" not in said:
         install = f"{settings.python} -m pip install {_INSTALLED_BY[settings.kind or 'python']}"
@@ -202,9 +203,9 @@ def look_at_trainer(settings: TrainerSettings) -> Finding:
     return ok(_CHECK, f"{settings.program} ({settings.kind}): {said['found']}; {when}")
 
 
-def _asked(settings: TrainerSettings, within_s: float) -> dict[str, str]:
+def _asked(settings: TrainerSettings) -> dict[str, str]:
     """Ask the trainer's interpreter. Raises: OSError, subprocess.TimeoutExpired"""
-    words = (str(settings.kind), os.path.realpath(Path(settings.program or "")), settings.name)
+    words = (str(settings.kind), os.path.realpath(Path(settings.program or "")))
     process = subprocess.Popen(  # noqa: S603 - the site's own program
         (str(settings.python), str(PROGRAMS / "look.py"), *words),
         stdin=subprocess.DEVNULL,
@@ -215,7 +216,7 @@ def _asked(settings: TrainerSettings, within_s: float) -> dict[str, str]:
         text=True,
     )
     try:
-        printed = process.communicate(timeout=within_s)[0]
+        printed = process.communicate(timeout=_LOADS_WITHIN_S)[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -23,25 +23,21 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import PartyName, StudyName
 from protocol.policy.site_policy import SitePolicy
 
+_SUBMISSION_PORT: Final = 587
 MailAddress = Annotated[str, Field(pattern=r"^[^@\s,;<>\"]+@[^@\s,;<>\"]+$", max_length=254)]
 
 
 class NotifySettings(BaseModel):
-    """``webhook_secret`` is a file with the key of the webhook's HMAC, ``smtp_credentials`` one with user:password.
-
-    ``ca``: PEM certificates for both, where the system's do not hold.
-    """
+    """Whom the agent tells that a study waits for a person. Each description says why the default is what it is."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    webhook: str | None = None
-    webhook_secret: Path | None = None
-    mail_to: tuple[MailAddress, ...] = ()
-    mail_from: MailAddress | None = None
-    smtp_host: str | None = None
-    smtp_port: Annotated[int, Field(ge=1, le=65535)] = 587
-    smtp_starttls: bool = True
-    smtp_credentials: Path | None = None
-    ca: Path | None = None
+    webhook: str | None = Field(default=None, description="names of studies leave the site, so it is asked for")
+    webhook_secret: Path | None = Field(default=None, description="only a webhook has one")
+    mail_to: tuple[MailAddress, ...] = Field(default=(), description="as the webhook")
+    mail_from: MailAddress | None = Field(default=None, description="the site's own mail server knows its senders")
+    smtp_host: str | None = Field(default=None, description="each hospital has its own; without a port it is 587")
+    smtp_credentials: Path | None = Field(default=None, description="servers in a hospital mostly ask for none")
+    ca: Path | None = Field(default=None, description="the system's authorities hold for most servers")
 
     @model_validator(mode="after")
     def _webhook_under_tls_and_signed(self) -> NotifySettings:
@@ -58,9 +54,17 @@ class NotifySettings(BaseModel):
     def _mail_has_a_way(self) -> NotifySettings:
         if self.mail_to and (self.smtp_host is None or self.mail_from is None):
             raise ValueError("mail_to needs smtp_host and mail_from")
-        if self.smtp_credentials is not None and not self.smtp_starttls:
-            raise ValueError("smtp_credentials would be readable on the way: set smtp_starttls = true, or none of them")
+        try:
+            _ = self.mail_server
+        except ValueError:
+            raise ValueError("smtp_host is HOST or HOST:PORT") from None
         return self
+
+    @property
+    def mail_server(self) -> tuple[str, int]:
+        """Host and port of ``smtp_host``."""
+        parts = urlsplit(f"//{self.smtp_host or ''}")
+        return parts.hostname or "", parts.port or _SUBMISSION_PORT
 
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
@@ -68,14 +72,19 @@ REMOVED: Final = {
     "tls": "TLS is 1.3 wherever the server speaks it, and 1.2 at least",
     "start_timeout_s": "after an hour the study's least number of contributors is enough",
     "transcripts_kept_rounds": "the signed messages of a study's newest 10000 rounds stay",
+    "poll_s": "an agent looks for studies every second, or waits at server A until there is news",
+    "stuck_timeout_s": "a round of which neither server shows anything new for three days ends its study",
+    "time_zone": "quiet hours are in this machine's time: set the variable TZ, as in TZ=Europe/Zurich",
+    "notify.smtp_port": 'write it behind the host, as in smtp_host = "mail.example.org:25"',
+    "notify.smtp_starttls": "mail goes under STARTTLS alone",
+    "trainer.name": "the program calls its function, ClientApp or client 'app': add a line such as app = my_function",
+    "trainer.timeout_s": "a round of the trainer may take as long as the study's round_deadline_s",
 }
 """Settings of earlier releases, and what holds instead."""
 _SWITCH: Final = {"true": True, "false": False}
 _NUMBERS: Final = (
     "seed",
     "start_when",
-    "stuck_timeout_s",
-    "poll_s",
     "bootstrap_samples",
     "bandwidth_up_bytes_per_s",
     "bandwidth_down_bytes_per_s",
@@ -107,20 +116,7 @@ def _number(value: object) -> object:
 
 
 class AgentSettings(BaseSettings):
-    """Everything a site's agent needs to know.
-
-    ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
-    number; after an hour the study's least number of contributors suffices. ``stuck_timeout_s`` (requester
-    only): a round that has closed, and of which neither server shows anything new for so long, ends the study; the
-    default is three days. ``bootstrap_samples`` are drawn
-    for the intervals of the last model's metrics; 0 leaves intervals out. ``failpoint`` is for tests: it
-    names the place at which this agent kills itself, and is refused without a seed. ``approve``: whether a person says
-    yes to each study, or the policy alone does. ``proxy`` is the HTTP proxy on the
-    way to both servers, http://HOST:PORT, and ``proxy_credentials`` a file with user:password for it; none is taken
-    from the environment. ``bandwidth_up_bytes_per_s`` and ``bandwidth_down_bytes_per_s`` cap this site's bytes at the
-    socket over all its connections; None: no cap. In ``quiet_hours``, in ``time_zone`` (None: this machine's), large
-    transfers wait.
-    """
+    """Everything a site's agent needs to know. Each description says why the default is what it is."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENVIRONMENT_PREFIX,
@@ -136,27 +132,32 @@ class AgentSettings(BaseSettings):
     data: Path
     state_dir: Path
     ca: Path
-    approve: Literal["manual", "policy"] = "manual"
-    proxy: str | None = None
-    proxy_credentials: Path | None = None
-    bandwidth_up_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = None
-    bandwidth_down_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = None
-    quiet_hours: tuple[str, ...] = ()
-    time_zone: str | None = None
-    device: Device = "auto"
-    plugin: Path | None = None
+    approve: Literal["manual", "policy"] = Field(default="manual", description="no study trains without a person's yes")
+    proxy: str | None = Field(default=None, description="none is taken from the environment of other programs")
+    proxy_credentials: Path | None = Field(default=None, description="most proxies ask for none")
+    bandwidth_up_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = Field(
+        default=None, description="a cap makes rounds longer; set it where the line is shared"
+    )
+    bandwidth_down_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = Field(
+        default=None, description="as up"
+    )
+    quiet_hours: tuple[str, ...] = Field(default=(), description="a site that waits is missing in rounds that close")
+    device: Device = Field(default="auto", description="a GPU where there is one")
+    plugin: Path | None = Field(default=None, description="it is code, so nobody but the site names it")
     trainer: TrainerSettings = TrainerSettings()
-    architectures: tuple[ArchitectureName, ...] = ()
-    weights: Path | None = None
+    architectures: tuple[ArchitectureName, ...] = Field(default=(), description="a study can ask for a huge network")
+    weights: Path | None = Field(default=None, description="only fine-tuning needs it")
     policy: SitePolicy = SitePolicy()
-    studies: Literal["all"] | tuple[StudyName, ...] = "all"
-    seed: StrictInt | None = None
-    failpoint: str | None = None
+    studies: Literal["all"] | tuple[StudyName, ...] = Field(default="all", description="a person approves each study")
+    seed: StrictInt | None = Field(default=None, description="with one every secret is predictable: tests only")
+    failpoint: str | None = Field(default=None, description="tests only")
     notify: NotifySettings = NotifySettings()
-    start_when: Literal["all"] | Annotated[int, Field(ge=1, strict=True)] = "all"
-    stuck_timeout_s: Annotated[float, Field(gt=0, strict=True)] = 259_200.0
-    poll_s: Annotated[float, Field(gt=0, le=3600, strict=True)] = 1.0
-    bootstrap_samples: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 200
+    start_when: Literal["all"] | Annotated[int, Field(ge=1, strict=True)] = Field(
+        default="all", description="who comes late is in fewer sums; after an hour the study's least number is enough"
+    )
+    bootstrap_samples: Annotated[int, Field(ge=0, le=100_000, strict=True)] = Field(
+        default=200, description="enough for intervals of 95 %, soon drawn"
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -176,8 +177,10 @@ class AgentSettings(BaseSettings):
 
     @property
     def quiet(self) -> QuietHours:
-        """When large transfers wait. Raises: ConfigurationError"""
-        return QuietHours.parse(self.quiet_hours, self.time_zone)
+        """When large transfers wait, in this machine's time. Raises: ConfigurationError"""
+        zone = os.environ.get("TZ", "").removeprefix(":") if self.quiet_hours else ""
+        named = zone and not zone.startswith("/")  # a file, mostly /etc/localtime, is the machine's own time too
+        return QuietHours.parse(self.quiet_hours, zone if named else None)
 
     @property
     def web_proxy(self) -> WebProxy | None:

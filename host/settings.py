@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -68,15 +69,28 @@ def _refuse_removed(
 ) -> None:
     prefix = str(settings.model_config["env_prefix"])
     for key, instead in removed.items():
-        found: Any = table
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        variable = prefix + key.replace(".", "__").upper()
-        places = [name for name in sorted(os.environ) if name == variable or name.startswith(f"{variable}__")]
-        if found is not None:
-            places.insert(0, f"{path}: key '{key}'")
+        variable, (first, *inside) = prefix + key.replace(".", "__").upper(), key.split(".")
+        places = [f"{path}: key '{key}'"] if _holds(table, key.split(".")) else []
+        places += [name for name in sorted(os.environ) if name == variable or name.startswith(f"{variable}__")]
+        whole = prefix + first.upper()
+        if inside and _holds(_as_json(os.environ.get(whole, "")), inside):
+            places.append(f"{whole}: key '{'.'.join(inside)}'")
         if places:
             raise ConfigurationError(f"{places[0]} is no setting any more: take it out; {instead}")
+
+
+def _holds(table: object, keys: Sequence[str]) -> bool:
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table is not None
+
+
+def _as_json(variable: str) -> object:
+    """The table that a variable holds; None for another text, which validation refuses where it belongs nowhere."""
+    try:
+        return json.loads(variable)
+    except ValueError:
+        return None
 
 
 def _refuse_unknown_variables(settings: type[BaseSettings]) -> None:

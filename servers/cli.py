@@ -6,29 +6,16 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from host.command_line import command, end_with
+from host.command_line import end_with
+from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
 from protocol.text import printable
-from servers.enrolment.cli import (
-    ConfigOption,
-    JsonOption,
-    _Init,
-    _init,
-    admissions,
-    admit,
-    card,
-    invite,
-    pair,
-    remove,
-    renew,
-    withdraw,
-)
+from servers.enrolment.cli import ConfigOption, JsonOption, app
 
 if TYPE_CHECKING:
     import httpx
@@ -39,8 +26,6 @@ if TYPE_CHECKING:
     from servers.background.drain import Drained
     from servers.settings import ServerSettings
     from servers.status import PeerStatus, SiteStatus, Status, StorageStatus, StudyStatus
-
-app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 
 
 def _settings(config: Path) -> ServerSettings:
@@ -59,6 +44,7 @@ def server() -> None:
     """Run one of the two servers, look at it, and say who may come."""
 
 
+@app.command()
 def run(config: ConfigOption) -> None:
     """Run the server until it is stopped; upgrade its database first.
 
@@ -85,36 +71,33 @@ _STAYS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class _Delete:
+@app.command()
+def delete(
+    study: Annotated[str, typer.Argument(help="The study's name.")],
+    config: ConfigOption,
+    person: Annotated[str, typer.Option(help="Who decides; kept in the receipt and in the audit log.")],
+    reason: Annotated[str, typer.Option(help="Likewise; such as the permit that has ended.")] = "",
+    json_output: JsonOption = False,
+) -> None:
     """Delete what this server holds of an ended study.
 
     Leaves a signed receipt of every file.
 
     Example: moiety server delete heart --person "R. Klein" --config a/settings.toml
     """
-
-    study: Annotated[str, typer.Argument(help="The study's name.")]
-    config: ConfigOption
-    person: Annotated[str, typer.Option(help="Who decides; kept in the receipt and in the audit log.")]
-    reason: Annotated[str, typer.Option(help="Likewise; such as the permit that has ended.")] = ""
-    json_output: JsonOption = False
-
-
-def _delete(asked: _Delete) -> None:
     from servers.background.deletion import Request, receipt_path
 
-    settings = _settings(asked.config)
-    signed = _deleted(settings, Request(asked.study, asked.person.strip(), asked.reason))
-    if asked.json_output:
+    settings = _settings(config)
+    signed = _deleted(settings, Request(study, person.strip(), reason))
+    if json_output:
         typer.echo(signed.model_dump_json())
         return
     found = signed.message
     size_bytes = sum(one.size_bytes for one in found.files)
     typer.echo(
-        f"study {asked.study}: {len(found.files)} files of {size_bytes:,} bytes, {found.letters} letters, "
+        f"study {study}: {len(found.files)} files of {size_bytes:,} bytes, {found.letters} letters, "
         f"{found.answers} answers and the seeds of {found.rounds} attempts are deleted; the signed receipt is "
-        f"{receipt_path(settings.data_dir, asked.study)}\n{_STAYS}"
+        f"{receipt_path(settings.data_dir, study)}\n{_STAYS}"
     )
 
 
@@ -122,7 +105,6 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
     """Raises: ConfigurationError; Unavailable, StorageFull or OSError, where it is not done yet: it is gone on with"""
     from host.audit_log import AuditLog
     from host.folder_lock import holder_of, one_process
-    from protocol.errors import ConfigurationError
     from servers.background.deletion import Holder, ask, delete_study, require_over
     from servers.identity.roster import load_identity
     from servers.store.database import database_exists
@@ -152,7 +134,6 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
 
 def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionReceipt]:
     """It takes the request away once nothing is left; whatever keeps it from that, it tries again by itself."""
-    from protocol.errors import ConfigurationError, Unavailable
     from protocol.messages.control import Signed
     from protocol.messages.study import ServerDeletionReceipt
     from servers.background.deletion import LOOKED_AT_EVERY_S, ask, receipt_path
@@ -184,59 +165,55 @@ _DRAIN_EVERY_S: Final = 0.2
 _DRAIN_STOPS_WITHIN_S: Final = 60.0
 
 
-@dataclass(frozen=True)
-class _Drain:
+@app.command()
+def drain(
+    config: ConfigOption,
+    within: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for rounds under way; the rest goes on after the start.")
+    ] = 600.0,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="Drained, it keeps running until it is stopped: for what restarts containers."),
+    ] = False,
+) -> None:
     """Drain the running server: end rounds under way, and stop.
 
     It takes nothing new meanwhile. For an upgrade or a backup.
 
     Example: moiety server drain --config a/settings.toml
     """
-
-    config: ConfigOption
-    within: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for rounds under way; the rest goes on after the start.")
-    ] = 600.0
-    stay: Annotated[
-        bool,
-        typer.Option("--stay", help="Drained, it keeps running until it is stopped: for what restarts containers."),
-    ] = False
-
-
-def _drain(asked: _Drain) -> None:
     from host.folder_lock import holder_of
-    from protocol.errors import ConfigurationError
     from servers.background.drain import Drain, ask
 
-    settings = _settings(asked.config)
+    settings = _settings(config)
     data_dir = settings.data_dir
     if holder_of(data_dir) is None:
         raise ConfigurationError(f"key 'data_dir': no server runs on {data_dir}: there is nothing to drain")
     if not settings.roster.exists():
         typer.echo("nothing is under way: the federation is not founded yet; stop it whenever you like")
         return
-    ask(data_dir, Drain(asked.within, asked.stay))
-    parked = _waited(data_dir, asked).parked
+    ask(data_dir, Drain(within, stay))
+    parked = _drained(data_dir, within + _DRAIN_STOPS_WITHIN_S, stays=stay).parked
     left = f"; under way still, and resumed at the start: {', '.join(parked)}" if parked else ""
-    then = "stop it, and start the new release" if asked.stay else "it has stopped: start the new release"
+    then = "stop it, and start the new release" if stay else "it has stopped: start the new release"
     typer.echo(f"no new round or study is taken{left}; {then}")
 
 
-def _waited(data_dir: Path, asked: _Drain) -> Drained:
+def _drained(data_dir: Path, within_s: float, *, stays: bool) -> Drained:
     """Raises: Unavailable"""
     from host.folder_lock import holder_of
-    from protocol.errors import Unavailable
     from servers.background.drain import drained
 
-    until = time.monotonic() + asked.within + _DRAIN_STOPS_WITHIN_S
+    until = time.monotonic() + within_s
     while time.monotonic() < until:
         found = drained(data_dir)
-        if found is not None and (asked.stay or holder_of(data_dir) is None):
+        if found is not None and (stays or holder_of(data_dir) is None):
             return found
         time.sleep(_DRAIN_EVERY_S)
-    raise Unavailable(f"the server did not drain within {asked.within + _DRAIN_STOPS_WITHIN_S:g} s: see its log")
+    raise Unavailable(f"the server did not drain within {within_s:g} s: see its log")
 
 
+@app.command("accept-rollback")
 def accept_rollback(
     config: ConfigOption,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -288,39 +265,50 @@ _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # ask
 _MOST_ANSWER_BYTES: Final = 2**26
 _HTTP_OK: Final = 200
 _HTTP_NOT_FOUND: Final = 404
+_NOT_FOUNDED: Final = "the federation is not founded yet: 'moiety doctor' says what the server waits for"
 
 
+@app.command()
 def status(
     config: ConfigOption,
     study: Annotated[str | None, typer.Argument(help="One study, with its sites and its last 100 rounds.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show readiness, alarms and remedies, peer, disk, and studies.
+    """Show fingerprint, readiness, alarms and remedies, peer, disk, studies.
 
-    With a study: its sites and its last 100 rounds. Nothing is written.
+    The fingerprint is of the operator's card, to be read to the others over the phone. With a study: its sites and its
+    last 100 rounds. Nothing is written.
 
     Example: moiety server status --config a/settings.toml
     """
     from host.folder_lock import holder_of
-    from protocol.errors import ConfigurationError
+    from protocol.roster.enrolment import fingerprint_of
+    from servers.enrolment.pairing import own_card
     from servers.status import status_of_stopped
 
     settings = _settings(config)
-    if not settings.roster.exists():
-        raise ConfigurationError("the federation is not founded yet: 'moiety doctor' says what the server waits for")
-    if holder_of(settings.data_dir) is None:
-        found = status_of_stopped(settings, time.time(), study)
+    own = None if settings.card is None else own_card(settings)[0]
+    if settings.roster.exists():
+        stopped = holder_of(settings.data_dir) is None
+        found = status_of_stopped(settings, time.time(), study) if stopped else _asked(settings, study)
+        shown, lines = found.model_dump(mode="json"), list(status_lines(found, in_full=study is not None))
+    elif own is None:
+        raise ConfigurationError(_NOT_FOUNDED)
     else:
-        found = _asked(settings, study)
-    lines = map(printable, status_lines(found, in_full=study is not None))
-    typer.echo(found.model_dump_json() if json_output else "\n".join(lines))
+        shown, lines = {}, [_NOT_FOUNDED]
+    if own is not None:
+        digits, card = fingerprint_of(own), str(settings.card)
+        shown["card"] = {"name": own.party.name, "card": card, "fingerprint": digits}
+        whose = f"{own.party.name}, side {own.side.value} of {own.federation}, at {own.url}: {card}"
+        lines = [whose, f"    {digits}", *lines]
+    # json.dumps escapes all but ASCII: a name or reason moves no cursor and turns no direction of writing
+    typer.echo(json.dumps(shown) if json_output else "\n".join(map(printable, lines)))
 
 
 def _asked(settings: ServerSettings, study: str | None) -> Status:
     """Ask the running server at its operator's own port. Raises: ConfigurationError, UnknownStudy, Unavailable"""
     import httpx
 
-    from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
     from servers.status import Status, proof, read_token
 
     host = _ANY_ADDRESS.get(settings.operations_host, settings.operations_host)
@@ -460,25 +448,6 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-for one in (
-    command(_Init, _init),
-    card,
-    pair,
-    renew,
-    invite,
-    withdraw,
-    admissions,
-    admit,
-    remove,
-    command(_Delete, _delete),
-    command(_Drain, _drain),
-    accept_rollback,
-    status,
-    run,
-):
-    app.command()(one)
 
 
 if __name__ == "__main__":

@@ -39,25 +39,25 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Limits(BaseModel):
-    """Sizes and times that keep one caller from exhausting the server."""
+    """Sizes and times that keep one caller from exhausting the server. Descriptions are the defaults' reasons."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    disk_reserve_bytes: int = Field(default=2**26, ge=0, description="free space below which nothing is accepted")
-    long_poll_s: float = Field(default=30.0, gt=0, le=300, description="longest wait of a long poll")
-    grace_s: float = Field(default=60.0, ge=0, description="for queries, release set and go, after a round closes")
-    attempts: int = Field(default=3, ge=1, le=100, description="attempts of one round before it is skipped")
-    pause_after_skips: int = Field(default=3, ge=1, description="skips in a row without the requester")
-    requester_silent_s: float = Field(default=86400.0, gt=0, description="after a round, until its study is paused")
-    outputs_kept_rounds: int = Field(default=10, ge=1, description="rounds whose output can still be fetched")
-    peer_timeout_s: float = Field(default=30.0, gt=0, description="longest wait for one answer of the peer")
-    connections: int = Field(default=1024, ge=16, description="open connections in all")
-    connections_per_address: int = Field(default=64, ge=4, description="of one address; of a proxy's, requests")
-    unsigned_per_s: float = Field(default=20.0, gt=0, description="connections and requests that nobody signed")
-    header_s: float = Field(default=10.0, gt=0, description="for TLS to begin; from a request's first byte to its body")
-    idle_s: int = Field(default=75, ge=1, description="between two requests on one connection")
-    stall_s: float = Field(default=30.0, gt=0, description="over which a body's least speed is measured")
-    lease_s: float = Field(default=10.0, ge=0.5, description="without a sign of the driver, until another takes over")
+    disk_reserve_bytes: int = Field(default=2**26, ge=0, description="so that database and log end what is under way")
+    long_poll_s: float = Field(default=30.0, gt=0, le=300, description="proxies mostly cut a silent request after 60 s")
+    grace_s: float = Field(default=60.0, ge=0, description="an agent needs seconds; a minute lets it restart")
+    attempts: int = Field(default=3, ge=1, le=100, description="each site that is lost costs one")
+    pause_after_skips: int = Field(default=3, ge=1, description="a restart of the requester costs one")
+    requester_silent_s: float = Field(default=86400.0, gt=0, description="a night's outage pauses no study")
+    outputs_kept_rounds: int = Field(default=10, ge=1, description="each takes 8 bytes a parameter on disk")
+    peer_timeout_s: float = Field(default=30.0, gt=0, description="as a long poll's")
+    connections: int = Field(default=1024, ge=16, description="100 MB: an idle one takes some 100 kB")
+    connections_per_address: int = Field(default=64, ge=4, description="an agent opens at most 16")
+    unsigned_per_s: float = Field(default=20.0, gt=0, description="agents sign theirs; joining takes a few")
+    header_s: float = Field(default=10.0, gt=0, description="a slow line needs less")
+    idle_s: int = Field(default=75, ge=1, description="above the 60 s of most proxies, so that they close first")
+    stall_s: float = Field(default=30.0, gt=0, description="a slow line may pause without losing its upload")
+    lease_s: float = Field(default=10.0, ge=0.5, description="rounds wait for so long when the driver dies")
 
 
 class Engine(StrEnum):
@@ -80,42 +80,51 @@ class RayCluster(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    address: str | None = Field(default=None, description="of a cluster that runs already; none: one of this machine")
-    cpus: int = Field(default=2, ge=1, description="of a cluster of this machine")
-    range_parameters: int = Field(default=2**22, ge=2**15, multiple_of=2**15, description="coordinates of one task")
-    storage: str | None = Field(default=None, description="where workers read shares; none: a folder in data_dir")
-    wrapping_key: Path | None = Field(default=None, description="file with the key that wraps keys and seeds")
+    address: str | None = Field(default=None, description="a cluster of this machine needs none")
+    cpus: int = Field(default=2, ge=1, description="as the compose files give a server")
+    range_parameters: int = Field(
+        default=2**22, ge=2**15, multiple_of=2**15, description="a range of the sum is 32 MiB in memory"
+    )
+    storage: str | None = Field(default=None, description="workers of this machine read data_dir")
+    wrapping_key: Path | None = Field(default=None, description="only a cluster sees wrapped keys")
 
 
 class ServerSettings(BaseSettings):
-    """Everything one server is told; relative paths are relative to the file that names them."""
+    """Everything one server is told; relative paths are relative to the file that names them.
+
+    Each description says why the default is what it is.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
     side: Side
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", description="nothing listens to the network before somebody says so")
     port: int = Field(ge=1, le=65535)
     public_url: ServerUrl
-    peer_url: ServerUrl | None = None
+    peer_url: ServerUrl | None = Field(default=None, description="the other operator's card says it")
     roster: Path
     keys: Path
-    card: Path | None = None
+    card: Path | None = Field(default=None, description="a federation whose first roster was made by hand has none")
     data_dir: Path
-    database_url: str | None = Field(default=None, repr=False)
+    database_url: str | None = Field(
+        default=None, repr=False, description="SQLite in data_dir is enough for one process"
+    )
     tls_certificate: Path
     tls_key: Path
-    peer_ca: Path | None = None
-    forwarded_by: tuple[Network, ...] = ()
-    delete_ended_after_days: int | None = Field(default=None, ge=0, description="after a study's end; unset: never")
-    operations_host: str = "127.0.0.1"
-    operations_port: int | None = Field(default=None, ge=1, le=65535)
-    traces_to: str | None = Field(default=None, pattern=r"^https?://", description="an OpenTelemetry collector's URL")
-    seed: int | None = None
-    failpoint: str | None = Field(default=None, description="tests only: where this server kills itself")
-    engine: Engine = Engine.HERE
-    role: Role = Field(default=Role.ALL, description="several processes: those that answer sites, one that drives")
+    peer_ca: Path | None = Field(default=None, description="the system's hold; a paired card brings its own")
+    forwarded_by: tuple[Network, ...] = Field(default=(), description="without a proxy, anybody could name an address")
+    delete_ended_after_days: int | None = Field(
+        default=None, ge=0, description="a person says when; deleting is for good"
+    )
+    operations_host: str = Field(default="127.0.0.1", description="its metrics are for this machine")
+    operations_port: int | None = Field(default=None, ge=1, le=65535, description="1000 above port")
+    traces_to: str | None = Field(default=None, pattern=r"^https?://", description="most operators have no collector")
+    seed: int | None = Field(default=None, description="with one every secret is predictable: tests only")
+    failpoint: str | None = Field(default=None, description="tests only")
+    engine: Engine = Field(default=Engine.HERE, description="one machine needs no cluster")
+    role: Role = Field(default=Role.ALL, description="several need a PostgreSQL")
     limits: Limits = Limits()
     ray: RayCluster = RayCluster()
 
@@ -131,34 +140,19 @@ class ServerSettings(BaseSettings):
         return env_settings, init_settings
 
     @model_validator(mode="after")
-    def _failpoint_beside_a_seed_only(self) -> ServerSettings:
+    def _fit_together(self) -> ServerSettings:
+        """Raises: ValueError, for the first that does not"""
+        peer = urlsplit(self.peer_url).hostname or "" if self.peer_url is not None else self.host
+        away = [(where, to) for where, to in (("host", self.host), ("peer_url", peer)) if not is_loopback(to)]
         if self.failpoint is not None and self.seed is None:
             raise ValueError("a failpoint kills this server; it is taken only beside a seed, for tests on loopback")
-        return self
-
-    @model_validator(mode="after")
-    def _seed_on_loopback_only(self) -> ServerSettings:
-        if self.seed is not None:
-            peer = urlsplit(self.peer_url).hostname or "" if self.peer_url is not None else self.host
-            for where, address in (("host", self.host), ("peer_url", peer)):
-                if not is_loopback(address):
-                    raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")
-        return self
-
-    @model_validator(mode="after")
-    def _a_wrapping_key_for_a_cluster(self) -> ServerSettings:
+        if self.seed is not None and away:
+            where, address = away[0]
+            raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")
         if self.engine is Engine.RAY and self.ray.wrapping_key is None:
             raise ValueError("engine ray needs ray.wrapping_key, a file: openssl rand -hex 32 > FILE; chmod 600 FILE")
-        return self
-
-    @model_validator(mode="after")
-    def _postgresql_for_several(self) -> ServerSettings:
         if self.role is not Role.ALL and not self.database.startswith("postgresql"):
             raise ValueError(f"role {self.role.value} needs database_url of a PostgreSQL that all processes share")
-        return self
-
-    @model_validator(mode="after")
-    def _another_port_for_operations(self) -> ServerSettings:
         if self.operations == self.port or not 1 <= self.operations <= _LAST_PORT:
             raise ValueError(f"operations_port must be another port than {self.port}, at most {_LAST_PORT}: set it")
         return self

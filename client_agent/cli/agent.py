@@ -1,4 +1,4 @@
-"""``moiety agent`` and ``moiety budget``: run a site's agent, look at it, decide on studies.
+"""``moiety agent``: run a site's agent, look at it, decide on studies.
 
 What a command needs is imported when it runs, so that ``--help`` answers at once.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument, settings_of
 from host.files import UMASK
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ ReasonOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DoItOption = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show what would be lost.")]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-budget = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
@@ -49,11 +48,11 @@ def run(
 
     from client_agent.cli.round_lines import log_to_stderr
     from client_agent.daemon import run_agent
-    from client_agent.settings import load_settings, with_device
+    from client_agent.settings import with_device
 
     os.umask(UMASK)
     log_to_stderr()
-    settings = load_settings(config)
+    settings = settings_of(config)
     if device is not None:
         settings = with_device(settings, device)
     stop = threading.Event()
@@ -66,14 +65,13 @@ def run(
 def status(config: ConfigOption, json_output: JsonOption = False) -> None:
     """Show the servers, studies, rounds, budget and problems of this site.
 
-    Own weight and isolation stand with each study. The agent may run or not.
+    Own weight and isolation stand with each study, and what it spent of the privacy budget. The agent may run or not.
 
     Example: moiety agent status --config settings.toml
     """
     from client_agent.cli.status import show_status
-    from client_agent.settings import load_settings
 
-    show_status(load_settings(config), json_output=json_output)
+    show_status(settings_of(config), json_output=json_output)
 
 
 @app.command()
@@ -87,9 +85,8 @@ def show(
     Example: moiety agent show heart --config settings.toml
     """
     from client_agent.cli.decisions import list_studies, show_study
-    from client_agent.settings import load_settings
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     if study is None:
         list_studies(settings, json_output=json_output)
     else:
@@ -115,26 +112,26 @@ def approve(
     Example: moiety agent approve heart --person "Dr. Weiss" --config settings.toml
     """
     from client_agent.cli.decisions import say
-    from client_agent.settings import load_settings
     from client_agent.study.approval import Word
 
     last = None if until is None else until.date()
-    say(load_settings(config), study, Word(approved=True, person=person, reason=reason, until=last), sure=yes)
+    say(settings_of(config), study, Word(approved=True, person=person, reason=reason, until=last), sure=yes)
 
 
 @app.command()
 def decline(
     study: StudyArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", yes: YesOption = False
 ) -> None:
-    """Decline a study; the requester is told, and the other sites may go on.
+    """Decline a study, or leave it for good; the other sites may go on.
+
+    The agent tells the requester. A round that this site has contributed to already goes on.
 
     Example: moiety agent decline heart --person "Dr. Weiss" --config settings.toml
     """
     from client_agent.cli.decisions import say
-    from client_agent.settings import load_settings
     from client_agent.study.approval import Word
 
-    say(load_settings(config), study, Word(approved=False, person=person, reason=reason), sure=yes)
+    say(settings_of(config), study, Word(approved=False, person=person, reason=reason), sure=yes)
 
 
 @app.command()
@@ -145,10 +142,9 @@ def pause(study: StudyArgument, config: ConfigOption, person: PersonOption, reas
 
     Example: moiety agent pause heart --person "Dr. Weiss" --config settings.toml
     """
-    from client_agent.settings import load_settings
     from client_agent.study.approval import pause_study
 
-    pause_study(load_settings(config), study, person, reason)
+    pause_study(settings_of(config), study, person, reason)
     sys.stdout.write(f"study {study} is paused here; a round that this site has contributed to already goes on\n")
 
 
@@ -158,40 +154,10 @@ def resume(study: StudyArgument, config: ConfigOption) -> None:
 
     Example: moiety agent resume heart --config settings.toml
     """
-    from client_agent.settings import load_settings
     from client_agent.study.approval import resume_study
 
-    resume_study(load_settings(config), study)
+    resume_study(settings_of(config), study)
     sys.stdout.write(f"study {study} goes on here with its next round\n")
-
-
-@app.command()
-def leave(
-    study: StudyArgument,
-    config: ConfigOption,
-    reason: Annotated[str, typer.Option(help="Sealed to the requester, who reads it.")] = "",
-    person: Annotated[str, typer.Option(help="Who decides; kept in this site's audit log.")] = "",
-    json_output: JsonLinesOption = False,
-) -> None:
-    """Leave a study for good: contribute to no further round.
-
-    The agent tells the requester.
-
-    Example: moiety agent leave heart --reason "permit withdrawn" --config settings.toml
-    """
-    from client_agent.cli.tables import json_line
-    from client_agent.settings import load_settings
-    from client_agent.study.approval import leave_study
-    from protocol.messages.letter import told
-
-    leave_study(load_settings(config), study, person, reason)
-    if json_output:
-        json_line({"study": study, "left": True, "reason": told(reason)})
-    else:
-        sys.stdout.write(
-            f"this site's agent contributes to no further round of study {study} and tells the requester so; what is "
-            "in sums that were released stays there. A round that it has contributed to already goes on\n"
-        )
 
 
 @app.command()
@@ -209,9 +175,8 @@ def delete(
     Example: moiety agent delete heart --person "Dr. Weiss" --config settings.toml
     """
     from client_agent.cli.decisions import delete_with_receipt
-    from client_agent.settings import load_settings
 
-    delete_with_receipt(load_settings(config), study, person, reason, json_output=json_output)
+    delete_with_receipt(settings_of(config), study, person, reason, json_output=json_output)
 
 
 @app.command()
@@ -223,28 +188,8 @@ def ledger(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
     Example: moiety agent ledger --config settings.toml
     """
     from client_agent.cli.status import show_ledger
-    from client_agent.settings import load_settings
 
-    show_ledger(load_settings(config).state_dir, json_output=json_output)
-
-
-@app.command()
-def rewards(
-    config: ConfigOption,
-    study: Annotated[str | None, typer.Argument(help="The study's name; without it, all with records here.")] = None,
-    json_output: JsonLinesOption = False,
-) -> None:
-    """Show each site's rounds and sum of weights, from this site's records.
-
-    Example: moiety agent rewards heart --config settings.toml
-    """
-    from client_agent.cli.status import show_rewards
-    from client_agent.settings import load_settings
-    from client_agent.site.identity import load_identity
-
-    settings = load_settings(config)
-    roster, _ = load_identity(settings)
-    show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
+    show_ledger(settings_of(config).state_dir, json_output=json_output)
 
 
 @app.command()
@@ -262,58 +207,23 @@ def page(
 
     from client_agent.doctor import examine_site
     from client_agent.page.app import serve_page
-    from client_agent.settings import load_settings
 
     os.umask(UMASK)
-    serve_page(load_settings(config), port, partial(examine_site, config))
+    serve_page(settings_of(config), port, partial(examine_site, config))
 
 
 @app.command("accept-rollback")
 def accept_rollback(config: ConfigOption, yes: DoItOption = False) -> None:
-    """Resume from an older state folder whose memory of sums lacks rounds.
+    """Resume although memory of sums or privacy budget lacks rounds.
 
-    These are rounds that the servers have this site's receipts for.
+    These are rounds that the servers have this site's receipts for: an older state folder was put back, or they had no
+    noise before there was a budget.
 
     Example: moiety agent accept-rollback --config settings.toml --yes
     """
-    from client_agent.cli.decisions import forget_memory
-    from client_agent.settings import load_settings
+    from client_agent.cli.decisions import go_on_without
 
-    forget_memory(load_settings(config), yes=yes)
-
-
-@budget.callback()
-def _budget() -> None:
-    """Show or restart the site's privacy budget."""
-
-
-@budget.command("show")
-def show_spent(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Show the spending of this site's privacy budget, by study and in all.
-
-    Example: moiety budget show --config settings.toml
-    """
-    from client_agent.cli.decisions import show_budget
-    from client_agent.settings import load_settings
-    from client_agent.site.identity import load_identity
-
-    settings = load_settings(config)
-    _, came_with = load_identity(settings)
-    show_budget(settings, came_with, json_output=json_output)
-
-
-@budget.command()
-def reset(config: ConfigOption, yes: DoItOption = False) -> None:
-    """Restart the privacy budget after unrecorded rounds.
-
-    These are rounds that the servers have this site's receipts for and no budget covers.
-
-    Example: moiety budget reset --config settings.toml --yes
-    """
-    from client_agent.cli.decisions import begin_budget
-    from client_agent.settings import load_settings
-
-    begin_budget(load_settings(config), yes=yes)
+    go_on_without(settings_of(config), yes=yes)
 
 
 def _print_json(event: AgentEvent) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.cli.tables import JsonOption
 from host.files import UMASK
 from protocol.errors import ConfigurationError
 
@@ -27,19 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
-FileArgument = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="CSV or Parquet; none where the study's query makes the table.")
-]
-StudyOption = Annotated[Path, typer.Option("--study", help="The study or case file, with a [schema].")]
 SiteOption = Annotated[
     Path | None, typer.Option("--site", help="TOML: this site's separator, encoding, names of columns and units.")
-]
-DatabaseOption = Annotated[
-    Path | None, typer.Option("--database", help="File with the database's address; or MOIETY_DATABASE_URL holds it.")
-]
-TestOption = Annotated[Path | None, typer.Option("--test", help="The test part, where the site has split it already.")]
-OneOutcomeOption = Annotated[
-    bool, typer.Option("--one-outcome", help="That this site has one class only, or no events, is right.")
 ]
 
 
@@ -66,54 +54,49 @@ def schema_command(
     sys.stdout.write(draft(file, read_site_table(site, None), target, header=header))
 
 
-@app.command(name="check")
-def check_command(
-    study: StudyOption,
-    file: FileArgument = None,
-    site: SiteOption = None,
-    database: DatabaseOption = None,
-    test: TestOption = None,
-    one_outcome: OneOutcomeOption = False,
-    json_output: JsonOption = False,
-) -> None:
-    """Check a table against the study's schema.
-
-    Names columns and rows that do not fit, with counts and row numbers, but no values.
-
-    Example: moiety data check table.csv --study study.toml
-    """
-    from client_agent.data.prepare import check
-
-    schema = _schema(study)
-    tables = _tables(schema, file, database, site, test, one_outcome)
-    report = check(schema, tables)
-    _print_report(report, tables.training.where, json_output=json_output)
-    if not report.fits:
-        raise typer.Exit(1)
-
-
 @app.command(name="prepare")
 def prepare_command(
-    study: StudyOption,
-    out: Annotated[Path, typer.Option("--out", help="The site's data folder.")],
-    file: FileArgument = None,
+    study: Annotated[Path, typer.Option("--study", help="The study or case file, with a [schema].")],
+    out: Annotated[Path | None, typer.Option("--out", help="The site's data folder.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="CSV or Parquet; none where the study's query makes the table."),
+    ] = None,
     site: SiteOption = None,
-    database: DatabaseOption = None,
-    test: TestOption = None,
+    database: Annotated[
+        Path | None,
+        typer.Option("--database", help="File with the database's address; or MOIETY_DATABASE_URL holds it."),
+    ] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="The test part, where the site has split it.")] = None,
     scaling: Annotated[Path | None, typer.Option(help="The common scale that a study's summary gave.")] = None,
-    one_outcome: OneOutcomeOption = False,
+    one_outcome: Annotated[
+        bool, typer.Option("--one-outcome", help="That this site has one class only, or no events, is right.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the table only: columns and rows that do not fit, no values.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="What --dry-run found, as JSON.")] = False,
 ) -> None:
     """Make the site's data folder from a table that fits.
 
-    It holds the examples, the transformation for new patients, and the columns as they were read.
+    It holds the examples, the transformation for new patients, and the columns as they were read. With --dry-run:
+    status 1 when the table does not fit.
 
     Example: moiety data prepare table.csv --study study.toml --out data
     """
-    from client_agent.data.prepare import prepared, write
+    from client_agent.data.prepare import check, prepared, write
     from protocol.summary.table_one import parse_scaling
 
     schema = _schema(study)
     tables = _tables(schema, file, database, site, test, one_outcome)
+    if dry_run:
+        report = check(schema, tables)
+        _print_report(report, tables.training.where, json_output=json_output)
+        if not report.fits:
+            raise typer.Exit(1)
+        return
+    if out is None or json_output:
+        raise ConfigurationError("name the folder to make with --out, or check only: --dry-run, where --json belongs")
     common = None if scaling is None else parse_scaling(_bytes(scaling), str(scaling))
     made = prepared(schema, tables, common)
     write(out, made)

@@ -15,19 +15,13 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.context import lost_rounds
 from client_agent.site.identity import load_identity
-from client_agent.site.privacy_budget import budget_memory, budget_report
+from client_agent.site.privacy_budget import budget_memory
 from client_agent.site.sum_memory import sum_memory
-from client_agent.study.approval import (
-    Word,
-    keep_word,
-    known_studies,
-    known_study,
-)
+from client_agent.study.approval import Word, keep_word, known_studies, known_study
 from client_agent.study.deletion import RECEIPT, delete_study
 from client_agent.study.plain_words import in_plain_words
 from client_agent.study.privacy_spending import own_examples
 from host.randomness import SystemRandomness
-from host.settings import require_begun
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ContributedRound, Study
 from protocol.text import printable, printable_lines
@@ -72,13 +66,17 @@ def say(settings: AgentSettings, name: str, word: Word, *, sure: bool) -> None:
     """Show the study, ask once more, and keep the word. Raises: ConfigurationError"""
     roster, _ = load_identity(settings)
     if settings.site == roster.requester:
-        raise ConfigurationError(f"this site asked for study {name!r}; 'moiety study create' was its word")
+        raise ConfigurationError(f"this site asked for study {name!r}: end it with 'moiety study cancel {name}'")
     study = show_study(settings, name, json_output=False)
     yes = "approve" if word.approved else "decline"
     if not sure:
         typer.confirm(f"{printable(word.person)}: {yes} study {name} for {settings.site}?", abort=True)
     keep_word(settings, name, word, study.digest())
     sys.stdout.write(f"study {name}: {yes}d by {printable(word.person)}; the agent goes by it within seconds\n")
+    if not word.approved:
+        sys.stdout.write(
+            "a round that this site has contributed to already goes on, and what is in released sums stays there\n"
+        )
 
 
 _STAYS: Final = (
@@ -102,9 +100,6 @@ def delete_with_receipt(settings: AgentSettings, name: str, person: str, reason:
     )
 
 
-_NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
-
-
 class _Words(NamedTuple):
     """Texts on rounds that a memory lacks."""
 
@@ -115,7 +110,7 @@ class _Words(NamedTuple):
 
 
 _UNCOVERED: Final = _Words(
-    "nothing is uncovered: the count knows every round that the servers have receipts for",
+    "budget: nothing is uncovered: the count knows every round that the servers have receipts for",
     "This site's updates were shared in these rounds, and no count covers them: without noise, or their count was "
     "lost. The budget then says nothing about them; it begins after them. Restoring the newest backup of the state "
     "folder avoids that where they were counted; this command cannot be undone.",
@@ -123,7 +118,7 @@ _UNCOVERED: Final = _Words(
     "nothing was changed; to begin after them, run this again with --yes",
 )
 _FORGOTTEN: Final = _Words(
-    "nothing is lost: the memory knows every round that the servers have receipts for",
+    "sums: nothing is lost: the memory knows every round that the servers have receipts for",
     "Sums over this site's updates were opened in these rounds, and nothing here remembers their weights. Later sums "
     "over the same data may complete them: together they can show single updates of this site, and no check of this "
     "site will notice. Restoring the newest backup of the state folder avoids that; this command cannot be undone.",
@@ -132,46 +127,23 @@ _FORGOTTEN: Final = _Words(
 )
 
 
-def show_budget(settings: AgentSettings, came_with: str, *, json_output: bool) -> None:
-    """A table, or JSON; the agent may run meanwhile. Raises: ConfigurationError, when there is no state folder"""
-    require_begun("state_dir", settings.state_dir, "'moiety agent run'")
-    report = budget_report(budget_memory(settings.state_dir, came_with), settings.policy)
-    if json_output:
-        sys.stdout.write(report.model_dump_json() + "\n")
-        return
-    rows = table("study", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
-    for one in report.studies:
-        add_row(rows, one.study, str(one.trainings), f"{one.epsilon:.3f}")
-    console().print(rows)
-    of = _NONE if report.used is None else f"{report.used:.1%} of a budget of {report.epsilon:g} is used"
-    sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per record; {of}\n")
-    if report.uncovered_rounds:
-        sys.stdout.write(f"{report.uncovered_rounds} rounds before are covered by no count\n")
+def go_on_without(settings: AgentSettings, *, yes: bool) -> None:
+    """Show the rounds that servers have this site's receipts for and a memory here lacks; with ``yes``, accept that.
 
-
-def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
-    """Show the rounds that servers have this site's receipts for and no count covers; with ``yes``, begin after them.
-
-    Raises: ConfigurationError while the agent runs; Unavailable while a server is away
-    """
-    with one_agent(settings), Site(settings) as site:
-        budget = budget_memory(settings.state_dir, site.came_with)
-        lost = lost_rounds(budget, site.clients, site.roster, settings.site)
-        _go_on_without(lost, budget.begin_after if yes else None, _UNCOVERED)
-
-
-def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
-    """Show the rounds that servers have this site's receipts for and its memory lacks; with ``yes``, go on without.
+    The budget's count is looked at where there is a budget.
 
     Raises: ConfigurationError while the agent runs; Unavailable while a server is away
     """
     with one_agent(settings), Site(settings) as site:
         sums = sum_memory(settings.state_dir, site.came_with, partial(SystemRandomness().bytes, 32, "sketch"))
-        lost = lost_rounds(sums, site.clients, site.roster, settings.site)
-        _go_on_without(lost, sums.forget if yes else None, _FORGOTTEN)
+        _accept(lost_rounds(sums, site.clients, site.roster, settings.site), sums.forget if yes else None, _FORGOTTEN)
+        if settings.policy.epsilon is not None:
+            budget = budget_memory(settings.state_dir, site.came_with)
+            lost = lost_rounds(budget, site.clients, site.roster, settings.site)
+            _accept(lost, budget.begin_after if yes else None, _UNCOVERED)
 
 
-def _go_on_without(
+def _accept(
     lost: Sequence[ContributedRound], accept: Callable[[list[tuple[str, int]]], None] | None, words: _Words
 ) -> None:
     if not lost:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_agent.cli.tables import ConfigOption, JsonOption, StudyArgument, add_row, console, table
+from client_agent.cli.tables import ConfigOption, JsonOption, StudyArgument, add_row, console, settings_of, table
 from host.files import UMASK
 from protocol.errors import ConfigurationError
 
@@ -64,11 +64,10 @@ def export_command(
     """
     from client_agent.model.export import digest_in, export
     from client_agent.model.site_model import held_model
-    from client_agent.settings import load_settings
     from client_agent.site.identity import load_identity
     from client_agent.study.approval import note_exported
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     roster, _ = load_identity(settings)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
     card = export(
@@ -105,11 +104,10 @@ def predict(
     from client_agent.learning.settings import NO_SOURCES
     from client_agent.model.export import load_exported
     from client_agent.model.prediction import features_of, kept_columns, write_predictions
-    from client_agent.settings import load_settings
 
     if out.exists():
         raise ConfigurationError(f"{out} exists; name a new file")
-    settings = None if config is None else load_settings(config)
+    settings = None if config is None else settings_of(config)
     known, sources = (None, NO_SOURCES) if settings is None else (settings.plugin, settings.sources)
     exported = load_exported(model, plugin or known, sources)
     X = features_of(exported, input_file, site, keep or ())
@@ -136,9 +134,8 @@ def compare_command(
     """
     from client_agent.model.comparison import compare
     from client_agent.model.site_model import held_model
-    from client_agent.settings import load_settings
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
     found = compare(held, settings, draws)
     if json_output:

@@ -139,22 +139,8 @@ def _write_csv(opened: TableOne) -> None:
     for one in opened.numeric:
         values = [str(quantile.value) for quantile in one.quantiles] or [""] * len(quantiles)
         bins = " ".join(map(str, one.histogram))
-        writer.writerow(
-            [
-                one.name,
-                "",
-                one.values,
-                one.missing,
-                one.mean,
-                one.sd,
-                *values,
-                one.low,
-                one.high,
-                bins,
-                one.mean_within,
-                one.sd_within,
-            ]
-        )
+        numbers = (one.values, one.missing, one.mean, one.sd, *values, one.low, one.high, bins)
+        writer.writerow([one.name, "", *numbers, one.mean_within, one.sd_within])
     blank = [""] * (2 + len(quantiles) + 3 + len(_WITHIN))
     for column in opened.categories:
         writer.writerow([column.name, "", column.values, column.missing, *blank])

@@ -1,23 +1,19 @@
-"""``moiety agent status``, ``ledger`` and ``rewards``: how a site stands, what left, who gave what; as text or JSON."""
+"""``moiety agent status`` and ``ledger``: how a site stands, and what left; as text or JSON."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from client_agent.cli.tables import add_row, console, json_line, table
 from client_agent.net.contacts import CLOCK_ERROR_S, Contact
 from client_agent.net.ledger import LedgerEntry, Totals, read_ledger, without_number
 from client_agent.settings import AgentSettings
-from client_agent.site.events import Reward, read_metrics, rewards_of
 from client_agent.site.privacy_budget import BudgetReport
 from client_agent.study.status import STOPPED_FIX, SiteStanding, StudyStanding, standing
 from host.settings import require_begun
-from protocol.errors import ConfigurationError
 from protocol.text import printable
 
 
@@ -36,7 +32,7 @@ def _lines(found: SiteStanding) -> Iterator[str]:
     for one in found.servers:
         yield f"server {_contact(one)}"
     if found.budget is not None:
-        yield _budget(found.budget)
+        yield from _budget(found.budget)
     if found.problem is not None:
         yield f"problem since {_at(found.problem.since_s)}: {found.problem.text}"
     for sent in found.undelivered:
@@ -58,9 +54,13 @@ def _contact(one: Contact) -> str:
     return f"{one.server}: OUT OF REACH since {_at(one.failing_since_s)} ({one.failure}); {reached}"
 
 
-def _budget(report: BudgetReport) -> str:
+def _budget(report: BudgetReport) -> Iterator[str]:
     of = "no budget is set" if report.used is None else f"{report.used:.1%} of epsilon {report.epsilon:g} used"
-    return f"privacy: epsilon {report.spent:.3f} spent at delta {report.delta:g} per record; {of}"
+    yield f"privacy: epsilon {report.spent:.3f} spent at delta {report.delta:g} per record, {report.accountant}; {of}"
+    for one in report.studies:
+        yield f"  {one.study}: {one.trainings} trainings, epsilon {one.epsilon:.3f} alone"
+    if report.uncovered_rounds:
+        yield f"  {report.uncovered_rounds} rounds before are covered by no count"
 
 
 def _study(study: StudyStanding) -> Iterator[str]:
@@ -115,30 +115,3 @@ def by_purpose(entries: tuple[LedgerEntry, ...]) -> dict[tuple[str, str], Totals
         key = (entry.server, without_number(entry.purpose))
         found[key] = found.get(key, Totals()).with_entry(entry)
     return dict(sorted(found.items()))
-
-
-_UNKNOWN: Final = "its own affair"
-
-
-def show_rewards(state_dir: Path, site: str, requester: str, study: str | None, *, json_output: bool) -> None:
-    """Show the records below ``state_dir``. Raises: ConfigurationError when there are none"""
-    found = sorted((state_dir / "studies").glob("*/metrics.jsonl"))
-    chosen = [path for path in found if study in (None, path.parent.name)]
-    if not chosen:
-        which = "any study" if study is None else f"study {study!r}"
-        raise ConfigurationError(f"key 'state_dir': {state_dir} has no round of {which}; nothing was given yet")
-    for path in chosen:
-        rewards = rewards_of(read_metrics(path), site, requester)
-        if json_output:
-            lines = [json.dumps({"study": path.parent.name, **reward.model_dump()}) for reward in rewards]
-            sys.stdout.write("".join(line + "\n" for line in lines))
-        else:
-            _print(path.parent.name, rewards)
-
-
-def _print(study: str, rewards: tuple[Reward, ...]) -> None:
-    shown = table("site", "rounds", "sum of weights", title=study)
-    for reward in rewards:
-        weights = _UNKNOWN if reward.weights is None else f"{reward.weights:.3f}"
-        add_row(shown, reward.site, str(reward.rounds), weights)
-    console().print(shown)

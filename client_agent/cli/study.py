@@ -1,34 +1,22 @@
 """``moiety study``, at the requester: studies are created, watched and cancelled.
 
-What a command needs is imported when it runs, so that ``--help`` answers at once.
+What a command needs is imported when it runs, mostly ``study_work.py``, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument
+from client_agent.cli.tables import ConfigOption, JsonLinesOption, JsonOption, StudyArgument, settings_of
 from host.files import UMASK
 
-if TYPE_CHECKING:
-    from client_agent.learning.study_file import FinishTable
-    from client_agent.settings import AgentSettings
-    from client_agent.site.connections import Site
-    from client_agent.study.privacy_spending import ForeseenEpsilon
-    from protocol.messages.control import Roster, Signed, Study, StudyEnd
-    from protocol.rounds.evidence import Findings
-
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-_NAMED = ": every site compares its own with them, and both operators can read them"
-_NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
 
 
 @app.callback()
@@ -57,38 +45,11 @@ def create(
 
     Example: moiety study create study.toml --config settings.toml
     """
-    from client_agent.cli.tables import json_line
-    from client_agent.learning.data import names_of
-    from client_agent.settings import load_settings
-    from client_agent.study.approval import note
-    from client_agent.study.outbox import create_study
-    from host.audit_log import Action
-    from protocol.text import NamesKind
+    from client_agent.cli.study_work import create_from
 
-    settings = load_settings(config)
-    study, finish, spends = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
-    told: dict[str, object] = {
-        "study": study.name,
-        "digest": study.digest(),
-        "dimension": study.parameters.dimension,
-    }
-    if dry_run:
-        if json_output:
-            json_line({**told, **_spends_as_json(spends)})
-        else:
-            sys.stdout.write(f"study {study.name} can be created: {study.parameters.dimension} parameters are shared\n")
-            sys.stdout.write(_spends_as_text(spends))
-        return
-    note(settings, study, Action.STUDY_CREATED)
-    create_study(settings.state_dir, study, pretrained, finish)
-    named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
-    if json_output:
-        json_line({**told, **named, **_spends_as_json(spends)})
-    else:
-        sys.stdout.write(f"study {study.name} is queued; follow it with: {_watch_command(study, config)}\n")
-        given = " and ".join(f"{count} {kind}" for kind, count in named.items() if count)
-        sys.stdout.write(f"it holds {given}{_NAMED}\n" if given else f"{_NOT_NAMED}\n")
-        sys.stdout.write(_spends_as_text(spends))
+    create_from(
+        study_file, settings_of(config), config, pretrained, site_policy or (), dry_run=dry_run, json_output=json_output
+    )
 
 
 @app.command()
@@ -110,7 +71,7 @@ def epsilon(
 
     Example: moiety study epsilon study.toml --delta 1e-5 --samples 500 --target 4
     """
-    from client_agent.cli.forecast import show_epsilon, show_least_noise
+    from client_agent.cli.study_work import show_epsilon, show_least_noise
 
     if target is None:
         show_epsilon(study_file, delta, samples, json_output=json_output)
@@ -129,9 +90,8 @@ def watch(name: StudyArgument, config: ConfigOption, json_output: JsonLinesOptio
     from client_agent.cli.round_lines import log_to_stderr
     from client_agent.cli.watch import follow
     from client_agent.page.study_state import EXIT_NOT_AS_ASKED
-    from client_agent.settings import load_settings
 
-    settings = load_settings(config)
+    settings = settings_of(config)
     log_to_stderr()
     if not follow(settings, name, json_output=json_output):
         raise typer.Exit(EXIT_NOT_AS_ASKED)
@@ -151,10 +111,9 @@ def report(
     Example: moiety study report heart --config settings.toml
     """
     from client_agent.page.report import report_html, study_report
-    from client_agent.settings import load_settings
     from host.output_files import rewrite
 
-    found = study_report(load_settings(config), name, time.time())
+    found = study_report(settings_of(config), name, time.time())
     if json_output:
         sys.stdout.write(found.model_dump_json() + "\n")
         return
@@ -180,9 +139,8 @@ def summary(
     Example: moiety study summary heart --config settings.toml --scaling scaling.json
     """
     from client_agent.cli.results import show_summary
-    from client_agent.settings import load_settings
 
-    state_dir = load_settings(config).state_dir
+    state_dir = settings_of(config).state_dir
     show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
 
 
@@ -199,9 +157,8 @@ def ranking(
     Example: moiety study ranking heart --config settings.toml
     """
     from client_agent.cli.results import show_rankings
-    from client_agent.settings import load_settings
 
-    show_rankings(load_settings(config).state_dir, name, json_output=json_output)
+    show_rankings(settings_of(config).state_dir, name, json_output=json_output)
 
 
 @app.command()
@@ -218,12 +175,10 @@ def verify(
 
     Example: moiety study verify state/studies/heart/transcripts --roster roster.toml
     """
+    from client_agent.cli.study_work import show_deviations
     from client_agent.page.study_state import EXIT_NOT_AS_ASKED
-    from client_agent.study.transcripts import verified
 
-    found, count = verified(transcripts, roster)
-    (_findings_as_json if json_output else _findings_as_text)(found, count)
-    if found.deviations:
+    if show_deviations(transcripts, roster, json_output=json_output):
         raise typer.Exit(EXIT_NOT_AS_ASKED)
 
 
@@ -238,161 +193,6 @@ def cancel(
 
     Example: moiety study cancel heart --reason "wrong outcome" --config settings.toml
     """
-    from client_agent.cli.tables import json_line
-    from client_agent.settings import load_settings
-    from client_agent.site.connections import Site
-    from protocol.errors import UnknownStudy
-    from protocol.messages.control import EndCause, StudyEnd, StudyEndState, sign
-    from protocol.sharing import Side
+    from client_agent.cli.study_work import cancel_study
 
-    settings = load_settings(config)
-    with Site(settings) as site:
-        _require_requester(settings, site.roster)
-        try:
-            digest = site.clients[Side.A].study(name).message.digest()
-        except UnknownStudy:
-            _withdraw(site, name, json_output)
-            return
-        end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason=reason)
-        _end_at_both(site, name, sign(end, site.keys.name, site.keys.signing))
-    if json_output:
-        json_line({"study": name, "state": "cancelled", "reason": reason})
-    else:
-        sys.stdout.write(f"study {name} is cancelled at both servers\n")
-
-
-def _findings_as_json(found: Findings, transcripts: int) -> None:
-    from client_agent.cli.tables import json_line
-
-    for one in found.deviations:
-        json_line({"round": one.round, "parties": list(one.parties), "deviation": one.what})
-    for text in found.unproven:
-        json_line({"unproven": text})
-    json_line({"transcripts": transcripts, "signatures": found.looked_at, "deviations": len(found.deviations)})
-
-
-def _findings_as_text(found: Findings, transcripts: int) -> None:
-    from protocol.text import printable
-
-    for one in found.deviations:
-        sys.stdout.write(f"round {one.round}: {' or '.join(one.parties)} {printable(one.what)}\n")
-    for text in found.unproven:
-        sys.stdout.write(f"proves nothing: {printable(text)}; ask another site for its transcript\n")
-    said = "nobody deviated by what is signed" if not found.deviations else "show these lines to both operators"
-    sys.stdout.write(f"{transcripts} transcripts, {found.looked_at} signatures looked at: {said}\n")
-
-
-def _checked(
-    study_file: Path, settings: AgentSettings, pretrained: Path | None, shown: tuple[Path, ...]
-) -> tuple[Study, FinishTable | None, ForeseenEpsilon | None]:
-    """The study in a file, its local finish, and what its noise would spend; remarks go to standard error.
-
-    Raises: ConfigurationError
-    """
-    from client_agent.cli.forecast import require_federated, require_own_budget
-    from client_agent.data.schema_check import require_made_by_schema
-    from client_agent.learning.study_file import parse_study_table, study_from_toml
-    from client_agent.site.identity import load_chain
-    from client_agent.study.contribution import transfer_remarks
-    from client_agent.study.outbox import load_pretrained
-    from client_agent.study.privacy_spending import foreseen_epsilon, own_examples
-    from host.settings import read_text
-    from protocol.errors import ConfigurationError
-    from protocol.shared_model import model_digest_of
-
-    chain, _ = load_chain(settings)
-    roster = chain.head
-    _require_requester(settings, roster)
-    text, source = read_text(study_file), str(study_file)
-    study = study_from_toml(text, source, roster, settings.plugin, settings.data, settings.sources)
-    study = study.model_copy(update={"roster_digest": chain.first_digest})
-    if (settings.state_dir / "studies" / study.name).exists():
-        raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
-    finish = parse_study_table(text, source).finish
-    _refuse_dealer(study, study_file)
-    if pretrained is not None:
-        model = load_pretrained(pretrained, study.model_dimension)
-        study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
-    require_made_by_schema(study, settings.data)
-    remarks = require_federated(study, roster, settings.policy, shown)
-    transfers = transfer_remarks(study, settings, time.time())
-    for remark in (*remarks, *transfers, *_tried(study, settings, finish)):
-        sys.stderr.write(f"{remark}\n")
-    require_own_budget(study, settings, chain.founding_keys[settings.site], finish)
-    return study, finish, foreseen_epsilon(study, roster, settings.policy.delta, own_examples(settings.data))
-
-
-def _spends_as_json(spends: ForeseenEpsilon | None) -> dict[str, object]:
-    return {} if spends is None else {"privacy": asdict(spends)}
-
-
-def _spends_as_text(spends: ForeseenEpsilon | None) -> str:
-    return "" if spends is None else f"its noise: {spends.words}\n"
-
-
-def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:
-    """Try what the agent would find out once the study is queued. Raises: ConfigurationError"""
-    from client_agent.learning.torch_learner import try_study
-    from protocol.errors import ConfigurationError
-
-    if not settings.data.exists():
-        raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
-    return try_study(study, settings.data, settings.plugin, settings.device, settings.sources, finish)
-
-
-def _withdraw(site: Site, name: str, json_output: bool) -> None:
-    """A study that no server has: out of the outbox, or marked in the journal so that the agent leaves it alone."""
-    from client_agent.cli.tables import json_line
-    from client_agent.site.journal import StudyJournal
-    from client_agent.study.outbox import withdraw
-    from protocol.errors import UnknownStudy
-
-    journal = site.settings.state_dir / "studies" / name
-    if not withdraw(site.settings.state_dir, name):
-        if not (journal / "study.json").exists():
-            raise UnknownStudy(f"no study {name!r} is here or at the servers; look at its name")
-        StudyJournal(site.settings.state_dir, name).withdraw()
-    if json_output:
-        json_line({"study": name, "state": "withdrawn"})
-    else:
-        sys.stdout.write(f"study {name} had not reached the servers; it is withdrawn here\n")
-
-
-def _watch_command(study: Study, config: Path) -> str:
-    return shlex.join(["moiety", "study", "watch", study.name, "--config", str(config)])
-
-
-def _end_at_both(site: Site, name: str, end: Signed[StudyEnd]) -> None:
-    from protocol.errors import ConflictingMessage
-    from protocol.messages.control import StudyState
-    from protocol.sharing import Side
-
-    try:
-        for side in Side:
-            site.clients[side].end(name, end)
-    except ConflictingMessage as error:
-        if site.clients[Side.A].view(name).state is not StudyState.LOCAL_ONLY:
-            raise
-        raise ConflictingMessage(
-            f"{error.detail}; the shared part of study {name!r} has ended already, and this site goes on training "
-            "alone: stop its agent to stop that"
-        ) from None
-
-
-def _refuse_dealer(study: Study, source: Path) -> None:
-    from protocol.errors import ConfigurationError
-
-    if study.correlation_source == "dealer":
-        raise ConfigurationError(
-            f"{source}: key 'correlation_source': found 'dealer', which exists in simulation only (moiety simulate); "
-            "a study at two servers takes 'ot'"
-        )
-
-
-def _require_requester(settings: AgentSettings, roster: Roster) -> None:
-    from protocol.errors import ConfigurationError
-
-    if settings.site != roster.requester:
-        raise ConfigurationError(
-            f"only the requester {roster.requester!r} creates and ends studies; this site is {settings.site!r}"
-        )
+    cancel_study(settings_of(config), name, reason, json_output=json_output)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -19,6 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.text import printable
+
+if TYPE_CHECKING:
+    from client_agent.settings import AgentSettings
 
 _PIPED_WIDTH: Final = 100_000
 
@@ -75,6 +79,18 @@ JsonLinesOption = Annotated[bool, typer.Option("--json", help="JSON lines on sta
 StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name.")]
 
 
-def json_line(values: dict[str, object]) -> None:
+def settings_of(config: Path) -> AgentSettings:
+    """The agent's settings in a file. Raises: ConfigurationError"""
+    from client_agent.settings import load_settings  # heavy, and no help needs it
+
+    return load_settings(config)
+
+
+def json_line(values: Mapping[str, object]) -> None:
     """To standard output."""
     sys.stdout.write(json.dumps(values) + "\n")
+
+
+def answer(values: Mapping[str, object], text: str, *, json_output: bool) -> None:
+    """To standard output: JSON for a program, else the text."""
+    sys.stdout.write((json.dumps(values) if json_output else text) + "\n")

@@ -133,10 +133,10 @@ class ForeignTrainer:
                 start_new_session=True,
             )
             try:
-                code = process.wait(self.settings.timeout_s)
+                code = process.wait(self.study.round_deadline_s)  # later it could not contribute
             except subprocess.TimeoutExpired:
                 raise UnusableUpdate(
-                    f"{self._name} did not end within {self.settings.timeout_s:g} s and was killed"
+                    f"{self._name} did not end within the {self.study.round_deadline_s:g} s of a round and was killed"
                 ) from None
             finally:
                 _kill_group(process)
@@ -171,7 +171,6 @@ class ForeignTrainer:
             "round": round_number,
             "rounds": self.study.rounds,
             "program": os.path.realpath(Path(settings.program or "")),
-            "name": settings.name,
             "tensors": settings.tensors,
             "data": os.path.realpath(self.data),
             "layers": [{"name": layer.name, "shape": list(layer.shape)} for layer in self.study.model.layers],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -26,21 +26,17 @@ ConfigValue = str | int | float | bool
 
 
 class TrainerSettings(BaseModel):
-    """``kind``: what the program is written for; None: Moiety trains itself.
+    """A site's own training code: ``program`` calls its function, ClientApp or client ``app``.
 
-    ``python`` is the interpreter of the environment in which the framework is installed, ``program`` the site's file,
-    ``name`` what in it is the ClientApp or client (Flower) or the function (python). ``tensors``: whether an NVFlare
-    script gets numpy arrays or torch tensors. ``timeout_s`` is for one round. ``config`` is handed to the program.
+    Each description says why the default is what it is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    kind: Literal["flower", "nvflare", "python"] | None = None
-    python: Path | None = None
-    program: Path | None = None
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "app"
-    tensors: Literal["numpy", "torch"] = "numpy"
-    timeout_s: Annotated[float, Field(gt=0, le=7 * 86400, strict=True)] = 3600.0
-    config: dict[str, ConfigValue] = {}
+    kind: Literal["flower", "nvflare", "python"] | None = Field(default=None, description="Moiety trains itself")
+    python: Path | None = Field(default=None, description="only a trainer has an environment of its own")
+    program: Path | None = Field(default=None, description="as python")
+    tensors: Literal["numpy", "torch"] = Field(default="numpy", description="as NVFlare's own default")
+    config: dict[str, ConfigValue] = Field(default={}, description="handed on as it is")
 
     @model_validator(mode="after")
     def _complete(self) -> TrainerSettings:

@@ -59,7 +59,7 @@ class QuietHours:
         try:
             where = None if zone is None else ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ConfigurationError(f"key 'time_zone': {zone!r} is no time zone; as in 'Europe/Zurich'") from None
+            raise ConfigurationError(f"variable TZ: {zone!r} is no time zone; as in 'Europe/Zurich'") from None
         made = cls(tuple(_window(entry) for entry in entries), where)
         if made.longest_s(0.0)[1] <= 0:
             raise ConfigurationError("key 'quiet_hours': they leave no time of the week for a large transfer")

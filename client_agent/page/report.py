@@ -20,7 +20,18 @@ from client_agent.net.ledger import LedgerEntry, Totals, read_ledger, without_nu
 from client_agent.page.charts import Curve, chart, document, figure, table
 from client_agent.page.study_state import Federated, federated, outcome_text, stand_of, sums_of
 from client_agent.settings import AgentSettings
-from client_agent.site.events import METRICS, Absence, Absent, RoundEnd, RoundRecord, Shown, SiteValue, read_metrics
+from client_agent.site.events import (
+    METRICS,
+    Absence,
+    Absent,
+    Reward,
+    RoundEnd,
+    RoundRecord,
+    Shown,
+    SiteValue,
+    read_metrics,
+    rewards_of,
+)
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import FINAL_SCORES, StudyJournal
 from client_agent.site.models import Kept, KeptModel, kept_model
@@ -64,6 +75,8 @@ class Missed(_Frozen):
 class SiteStory(_Frozen):
     """One contributor over the study: ``sums`` of updates it is in, the rule's first and last weight for it.
 
+    ``weights`` is the sum of its weights in those sums; None where this site does not know them.
+
     ``distance`` is the last that was opened; None where the rule opens none, and at every site but the requester.
     """
 
@@ -71,6 +84,7 @@ class SiteStory(_Frozen):
     sums: int
     first_weight: float | None
     last_weight: float | None
+    weights: float | None
     distance: float | None
     missed: tuple[Missed, ...]
 
@@ -135,6 +149,7 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
     records = read_metrics(folder / METRICS)
     journal = StudyJournal(settings.state_dir, name) if folder.is_dir() else None
     card, no_card = _card(settings, roster, name)
+    rewards = {one.site: one for one in rewards_of(records, settings.site, roster.requester)}
     own, others = _costs(read_ledger(settings.state_dir / "ledger.jsonl"), name)
     return StudyReport(
         study=name,
@@ -154,7 +169,7 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
             Named(name=one.about, value=one.words)
             for one in in_plain_words(study, roster, settings.policy, own_examples(settings.data))
         ),
-        sites=tuple(_story(party.name, records) for party in roster.contributors),
+        sites=tuple(_story(party.name, records, rewards.get(party.name)) for party in roster.contributors),
         rounds=records,
         scores=None if journal is None else journal.read(folder / FINAL_SCORES, FinalScores),
         best=None if journal is None else kept_model(journal, Kept.BEST),
@@ -196,7 +211,7 @@ def _privacy(settings: AgentSettings, came_with: str, study: Study) -> CardPriva
     return privacy_of(study, budget_memory(settings.state_dir, came_with).trainings, settings.policy)
 
 
-def _story(site: str, records: tuple[RoundRecord, ...]) -> SiteStory:
+def _story(site: str, records: tuple[RoundRecord, ...], reward: Reward | None) -> SiteStory:
     weights = [value for record in records for value in _of(record.alphas, site)]
     distances = [value for record in records for value in _of(record.distances, site)]
     summed = [r for r in records if r.state is RoundEnd.RELEASED and r.purpose.plan.steps_model]
@@ -205,6 +220,7 @@ def _story(site: str, records: tuple[RoundRecord, ...]) -> SiteStory:
         sums=sum(site in record.took_part for record in summed),
         first_weight=weights[0] if weights else None,
         last_weight=weights[-1] if weights else None,
+        weights=0.0 if reward is None else reward.weights,
         distance=distances[-1] if distances else None,
         missed=_missed(one for record in records for one in record.absences if one.site == site),
     )
@@ -380,12 +396,12 @@ def _of_sites(report: StudyReport, take: Callable[[RoundRecord], tuple[SiteValue
 
 
 def _sites(report: StudyReport) -> str:
-    head = ("site", "sums it is in", "first weight", "last weight", "last distance", "left out, and why")
+    head = ("site", "sums it is in", "sum of weights", "first", "last", "last distance", "left out, and why")
     return table(head, [_site_row(one) for one in report.sites])
 
 
 def _site_row(one: SiteStory) -> tuple[str, ...]:
-    numbers = (_number(value, 4) for value in (one.first_weight, one.last_weight, one.distance))
+    numbers = (_number(value, 4) for value in (one.weights, one.first_weight, one.last_weight, one.distance))
     missed = "; ".join(
         f"{kind.why.value.replace('_', ' ')} in {kind.rounds} rounds{': ' if kind.text else ''}{kind.text}"
         for kind in one.missed

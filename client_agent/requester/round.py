@@ -75,17 +75,17 @@ class StuckRound:
         self._since_s = owner.context.clock.monotonic()
 
     def look(self, a: RoundView | None, b: RoundView | None) -> None:
-        """Look at what both servers show now. Raises: RoundStuckError, after the time that the settings say"""
+        """Look at what both servers show now. Raises: RoundStuckError, after three days without anything new"""
         clock, number = self._owner.context.clock, self._announcement.round
         now = clock.monotonic()
         shown = (_shown(a), _shown(b))
         if shown != self._shown or clock.now() < self._announcement.closes_at_s:
             self._shown, self._since_s = shown, now
         waited_s = now - self._since_s
-        if waited_s < TOLD_AFTER_S and waited_s < self._owner.context.stuck_timeout_s:
+        if waited_s < TOLD_AFTER_S and waited_s < self._owner.context.stuck_after_s:
             return
         stands = f"server a shows {shown[0]} and server b {shown[1]}"
-        if waited_s >= self._owner.context.stuck_timeout_s:
+        if waited_s >= self._owner.context.stuck_after_s:
             raise RoundStuckError(
                 f"the servers did not end round {number} in the {waited_s / 3600:.1f} hours after it closed or after "
                 f"they last went on: {stands}"

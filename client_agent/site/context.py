@@ -75,7 +75,7 @@ class SiteContext:
     asks_people: bool
     data: Path = Path()
     start_when: int | None = None
-    stuck_timeout_s: float = 259_200.0
+    stuck_after_s: float = 259_200.0
     bootstrap_samples: int = 0
     clock: Clock = SYSTEM
     quiet: QuietHours = NO_QUIET_HOURS
@@ -147,7 +147,7 @@ def reconcile_budget(context: SiteContext) -> None:
     what = "this site's count of its privacy budget lacks {} rounds that servers have its receipts for"
     advice = (
         "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, or there "
-        "is no backup, read docs/joining.md and then run: moiety budget reset"
+        "is no backup, read docs/joining.md and then run: moiety agent accept-rollback"
     )
     if context.policy.epsilon is not None:
         _require_whole(context, context.budget, Clause.BUDGET_UNRECONCILED, what, advice)

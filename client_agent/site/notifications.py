@@ -133,9 +133,8 @@ def _mail(told: NotifySettings, tls: ssl.SSLContext, login: tuple[str, str] | No
     message["To"] = ", ".join(told.mail_to)
     message.set_content(notice.text)
     try:
-        with smtplib.SMTP(told.smtp_host or "", told.smtp_port, timeout=_TIMEOUT_S) as smtp:
-            if told.smtp_starttls:
-                smtp.starttls(context=tls)
+        with smtplib.SMTP(*told.mail_server, timeout=_TIMEOUT_S) as smtp:
+            smtp.starttls(context=tls)
             if login is not None:
                 smtp.login(*login)
             smtp.send_message(message)

@@ -59,7 +59,7 @@ def by_app(app, task, arrays, config):
 def main():
     task = round_task.task()
     name_task()
-    found = task.named()
+    found = task.app()
     arrays, config = list(task.before().values()), config_of(task)
     if isinstance(found, ClientApp):
         task.finish(by_app(found, task, arrays, config))

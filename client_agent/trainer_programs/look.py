@@ -1,7 +1,7 @@
-"""Says whether a site's program could be run here: ``look.py KIND PROGRAM NAME``, one JSON line.
+"""Says whether a site's program could be run here: ``look.py KIND PROGRAM``, one JSON line.
 
-The framework and numpy are imported. A function, or a ClientApp or client, is looked up in the program, which is loaded
-for that; a script of NVFlare's trains as soon as it is loaded, so it is read and compiled alone.
+The framework and numpy are imported. The function, ClientApp or client is called ``app`` in the program, which is
+loaded to look; a script of NVFlare's trains as soon as it is loaded, so it is read and compiled alone.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGES = {"flower": ("flwr", "numpy"), "nvflare": ("nvflare", "numpy"), "python": ("numpy",)}
 
 
-def look(kind, program, name):
+def look(kind, program):
     found = []
     for package in PACKAGES[kind]:
         importlib.import_module(package)
@@ -23,14 +23,14 @@ def look(kind, program, name):
     else:
         import round_task  # needs numpy, which was just found
 
-        round_task.named(program, name)
+        round_task.app(program)
     return ", ".join([f"Python {sys.version.split()[0]}", *found])
 
 
 def main():
-    kind, program, name = sys.argv[1:]
+    kind, program = sys.argv[1:]
     try:
-        said = {"found": look(kind, Path(program), name)}
+        said = {"found": look(kind, Path(program))}
     except Exception as wrong:
         said = {"wrong": f"{type(wrong).__name__}: {wrong}"}
     print("\n" + json.dumps(said))

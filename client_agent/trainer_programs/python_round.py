@@ -5,7 +5,7 @@ import round_task
 
 def main():
     task = round_task.task()
-    task.finish(task.named()(task.before(), task.settings))
+    task.finish(task.app()(task.before(), task.settings))
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ class Task:
             arrays = dict(zip(self.shapes, arrays, strict=True))
         tensor_file.write(self.folder / "after.safetensors", {name: plain(value) for name, value in arrays.items()})
 
-    def named(self):
-        """Return the object of the site's file that the settings call ``name``."""
-        return named(Path(self.settings["program"]), self.settings["name"])
+    def app(self):
+        """Return the site's function, ClientApp or client."""
+        return app(Path(self.settings["program"]))
 
 
 def task():
@@ -42,16 +42,16 @@ def task():
     return Task(sys.argv[1])
 
 
-def named(path, name):
-    """Load the site's file as a module, and return what in it has that name."""
+def app(path):
+    """Load the site's file as a module, and return what in it is called ``app``."""
     sys.path.insert(0, str(path.parent))
     module = types.ModuleType("site_program")
     module.__file__ = str(path)
     sys.modules["site_program"] = module
     exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the site's own file
-    if not hasattr(module, name):
-        raise AttributeError(f"{path.name} has no {name!r}: set key trainer.name")
-    return getattr(module, name)
+    if not hasattr(module, "app"):
+        raise AttributeError(f"{path.name} has no 'app': add a line such as: app = my_function")
+    return module.app
 
 
 def plain(value):

@@ -7,20 +7,21 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import structlog
 import typer
 
-from harness.bench.meter import Benchmark, write_result
 from host.output_files import writable, writable_folder
+
+if TYPE_CHECKING:
+    from harness.bench.meter import Benchmark
 
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
 """Folder of other systems' environments unless a command names another."""
 _LONGEST_DELAY_MS: Final = 5000
+_LEAST_OF_A_RING: Final = 65_536
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")]
 OutFile = Annotated[Path | None, typer.Option(callback=writable, help="Write the figures there.")]
 Folder = Annotated[Path | None, typer.Option(callback=writable_folder, help="Where files lie while it runs.")]
 
@@ -39,6 +40,8 @@ app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True, call
 
 def _finish(result: Benchmark, text: str, out: Path | None) -> None:
     if out is not None:
+        from harness.bench.meter import write_result
+
         write_result(result, out)
     typer.echo(text)
 
@@ -73,6 +76,8 @@ def latency(
 
     Example: moiety lab bench latency --delays 0,20,100
     """
+    import structlog
+
     from harness.bench.latency import benchmark_latency, latency_text
 
     try:
@@ -178,31 +183,28 @@ def shards(
     _finish(result, shards_section(result), out)
 
 
-@app.command("tags")
-def tags(parameters: Parameters = 10**6, repeats: Repeats = 15, out: OutFile = None) -> None:
-    """Measure what tags cost a site when it splits, and opens a sum.
-
-    Example: moiety lab bench tags --parameters 1000000
-    """
-    from harness.bench.tags import benchmark_tags, tags_text
-
-    result = benchmark_tags(parameters, repeats)
-    _finish(result, tags_text(result), out)
-
-
-@app.command("ring")
-def ring(
-    parameters: Annotated[int, typer.Option(min=65_536, help="D, rounded down to whole pieces of 65,536.")] = 10**6,
-    repeats: Repeats = 9,
+@app.command("variant")
+def variant(
+    kind: Annotated[Literal["tags", "ring"], typer.Argument(help="tags of sums, or the ring of 48 bits.")],
+    parameters: Annotated[int, typer.Option(min=1, help="D; ring rounds it down to pieces of 65,536.")] = 10**6,
+    repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
     out: OutFile = None,
 ) -> None:
-    """Measure the ring of 48 bits beside that of 64, for each party.
+    """Measure what tags, or the ring of 48 bits, cost each party.
 
-    And how often lifting a sketch errs.
+    tags: what they add where a site splits, and opens a sum. ring: a study's work beside that in the ring of 64 bits,
+    and how often lifting a sketch errs.
 
-    Example: moiety lab bench ring --parameters 1000000
+    Example: moiety lab bench variant tags --parameters 1000000
     """
     from harness.bench.ring import benchmark_ring, ring_text
+    from harness.bench.tags import benchmark_tags, tags_text
 
-    result = benchmark_ring(parameters, repeats)
-    _finish(result, ring_text(result), out)
+    if kind == "tags":
+        tags = benchmark_tags(parameters, repeats)
+        _finish(tags, tags_text(tags), out)
+    elif parameters < _LEAST_OF_A_RING:
+        raise typer.BadParameter(f"the ring is measured on {_LEAST_OF_A_RING} or more", param_hint="--parameters")
+    else:
+        ring = benchmark_ring(parameters, repeats)
+        _finish(ring, ring_text(ring), out)

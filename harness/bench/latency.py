@@ -259,7 +259,6 @@ def benchmark_idle(past_studies: int, seconds: float, folder: Path | None = None
     with scratch(folder) as place:
         with ServersOnly(small_federation(_CONTRIBUTORS), place / "idle") as federation:
             _create_and_end(federation, past_studies)
-            _look_as_often_as_usual(federation.config(_AGENT))
             federation.start_agent(_AGENT)
             time.sleep(_IDLE_SETTLED_S)
             window = _window(federation.ledger(_AGENT), seconds)
@@ -300,12 +299,6 @@ def _window(ledger: Path, seconds: float) -> list[LedgerEntry]:
     before = len(read_ledger(ledger))
     time.sleep(seconds)
     return list(read_ledger(ledger)[before:])
-
-
-def _look_as_often_as_usual(config: Path) -> None:
-    """Federations on loopback look for studies more often than an agent is told to."""
-    lines = config.read_text(encoding="utf-8").splitlines(keepends=True)
-    config.write_text("".join(line for line in lines if not line.startswith("poll_s")), encoding="utf-8")
 
 
 def _create_and_end(federation: RunningFederation, count: int) -> None:

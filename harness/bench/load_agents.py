@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.daemon import run_agent
 from client_agent.net.ledger import Ledger
 from client_agent.net.transport import CountingTransport, tls_context
-from client_agent.settings import AgentSettings, load_settings
+from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from harness.bench import meter
 from harness.federation.learners import light_learner
@@ -156,10 +156,6 @@ class _TimedBody(httpx.SyncByteStream):
             self._note(self._failure)
 
 
-_USUAL_POLL_S: Final = AgentSettings.model_fields["poll_s"].default
-"""Federations on loopback look for studies more often than an agent is told to."""
-
-
 class Played(BaseModel):
     """The work of a process's agents: milliseconds of calls by purpose, failed calls, and what they complained of."""
 
@@ -193,7 +189,7 @@ class Agents:
             thread.join()
 
     def _run(self, config: Path) -> None:
-        settings = load_settings(config).model_copy(update={"poll_s": _USUAL_POLL_S})
+        settings = load_settings(config)
         try:
             run_agent(settings, self._stop, self._emit, partial(light_learner, settings), self._connect)
         except BaseException as error:

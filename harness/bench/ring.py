@@ -1,4 +1,4 @@
-"""``moiety lab bench ring``: a study's work in the ring of 48 bits beside that in 64, and how often lifting errs.
+"""``moiety lab bench variant ring``: work in the ring of 48 bits beside that in 64, and how often lifting errs.
 
 Shares of small numbers modulo 2^b are taken to modulo 2^64 by each server alone, which reads its share as a signed
 number. For y = a + b modulo 2^bits with a uniform, a + b is y exactly unless the reading of b leaves
@@ -137,7 +137,7 @@ def benchmark_ring(parameters: int, repeats: int) -> RingBenchmark:
     return RingBenchmark(
         parameters=dimension,
         repeats=repeats,
-        **facts(f"ring --parameters {parameters} --repeats {repeats}"),
+        **facts(f"variant ring --parameters {parameters} --repeats {repeats}"),
         load=load,
         stages=stages,
         errors=tuple((one.bits, one.trials, one.erred, one.expected) for one in found),

@@ -1,4 +1,4 @@
-"""``moiety lab bench tags``: what tags cost at a site while its vector is split and a sum opened (docs/protocol.md 15).
+"""``moiety lab bench variant tags``: cost of tags where a site splits its vector and opens a sum (protocol.md 15).
 
 Each is timed with tags and without, one right after the other on the same bytes, in the product's own generators; the
 cost is the difference, repeat by repeat. Sealing, hashing of bodies and files are in neither: tags add nothing there
@@ -65,7 +65,7 @@ def benchmark_tags(parameters: int, repeats: int) -> TagsBenchmark:
     return TagsBenchmark(
         parameters=parameters,
         repeats=repeats,
-        **facts(f"tags --parameters {parameters} --repeats {repeats}"),
+        **facts(f"variant tags --parameters {parameters} --repeats {repeats}"),
         load=load,
         **{name: Spread.of(values) for name, values in timed.items()},
         split_added=Spread.of(list(split)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ def fault_free() -> Left:
 class Federation(InMemoryFederation):
     """An agent that an error ends is started again, as by a supervisor of processes."""
 
-    settings: Mapping[str, object] = {**InMemoryFederation.settings, "stuck_timeout_s": 7200.0}
+    pace = replace(InMemoryFederation.pace, stuck_after_s=7200.0)
     ended_by: list[tuple[str, BaseException]]
 
     def _died(self, site: str, failure: BaseException) -> None:

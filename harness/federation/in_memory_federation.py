@@ -7,7 +7,7 @@ thread of its own, every agent in its threads as in a process; no time passes wh
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from unittest import mock
 
 import httpx
 
-from client_agent.daemon import run_agent
+from client_agent.daemon import Pace, run_agent
 from client_agent.learning.study_file import FinishTable
 from client_agent.net.ledger import Ledger, LedgerEntry
 from client_agent.settings import load_settings as agent_settings
@@ -34,17 +34,15 @@ from servers.correlations import OBLIVIOUS
 
 _REAL_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 5.0
-_POLL_S: Final = 20.0
-"""Every look for new studies is work, and waiting for one is none."""
 
 
 class InMemoryFederation:
     """Servers and agents; a context manager. ``learner`` makes what a site learns with.
 
-    ``settings`` replace those of every agent.
+    ``pace`` is that of every agent: each look for new studies is work, and waiting for one is none.
     """
 
-    settings: Mapping[str, object] = {"poll_s": _POLL_S}
+    pace = Pace(look_every_s=20.0)
 
     def __init__(
         self,
@@ -156,7 +154,7 @@ class InMemoryFederation:
             self._happened.notify_all()
 
     def _run(self, site: str, stop: Stop, learner: Learners) -> None:
-        settings = agent_settings(self.config(site)).model_copy(update=self.settings)
+        settings = agent_settings(self.config(site))
 
         def connect(server: str, ledger: Ledger) -> httpx.BaseTransport:
             return self.servers.transport(partial(_write, ledger, server, self.clock), site)
@@ -169,6 +167,7 @@ class InMemoryFederation:
                 lambda study, seed: learner(settings, study, seed),
                 connect,
                 self.servers.clock_of(site),
+                self.pace,
             )
         except BaseException as failure:
             self._died(site, failure)

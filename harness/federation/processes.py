@@ -156,7 +156,6 @@ _READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 8.0
 _TAIL_LINES: Final = 12
 _TAIL_CHARACTERS: Final = 400
-_POLL_S: Final = 0.5
 _LOOPBACK: Final = "127.0.0.1"
 _OPERATIONS_ABOVE: Final = 1000
 _CONNECTIONS_A_SITE: Final = 20
@@ -434,7 +433,6 @@ class RunningFederation:
             "ca": "../ca.pem",
             "device": "cpu",
             "approve": "policy",
-            "poll_s": _POLL_S,
             "bootstrap_samples": self.spec.bootstrap_samples,
         }
         self._write_settings(site.name, settings, {"policy": site.policy.model_dump(exclude_none=True)})

@@ -21,6 +21,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from client_agent.learning.settings import TrainerSettings
 from client_agent.settings import AgentSettings, NotifySettings
 from moiety import SUBCOMMANDS
 from protocol import errors
@@ -29,7 +30,7 @@ from protocol.policy.site_policy import SitePolicy
 from servers.api import enrolment, health, mail, peer, rounds, studies
 from servers.monitoring import Metrics
 from servers.problems import PROBLEMS
-from servers.settings import Limits, ServerSettings
+from servers.settings import Limits, RayCluster, ServerSettings
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -167,9 +168,11 @@ class _Table(NamedTuple):
 _TABLES: Final = (
     _Table("A server's settings", "operating.md", "setting", ServerSettings),
     _Table("A server's `[limits]`", "operating.md", "`[limits]`", Limits),
+    _Table("A server's `[ray]`", "operating.md", "`[ray]`", RayCluster),
     _Table("An agent's settings", "joining.md", "setting", AgentSettings),
     _Table("An agent's `[policy]`", "joining.md", "`[policy]`", SitePolicy),
     _Table("An agent's `[notify]`", "joining.md", "`[notify]`", NotifySettings),
+    _Table("An agent's `[trainer]`", "adapters.md", "`[trainer]`", TrainerSettings),
 )
 
 
@@ -187,11 +190,11 @@ def settings_page() -> str:
 def _settings(one: _Table) -> str:
     documented = _documented(one)
     rows = [
-        (f"`{name}`", taken(field), *documented[name])
+        (f"`{name}`", taken(field), *documented[name], field.description or "")
         for name, field in one.model.model_fields.items()
         if name in documented
     ]
-    return f"## {one.title}\n\n" + table(["setting", "takes", "default", "meaning"], rows)
+    return f"## {one.title}\n\n" + table(["setting", "takes", "default", "meaning", "why that default"], rows)
 
 
 def _documented(one: _Table) -> dict[str, tuple[str, str]]:

@@ -12,6 +12,14 @@ ProtectionName = Literal["plain", "secure", "ckks"]
 EngineName = Literal["processes", "ray"]
 
 
+def _list_studies(wanted: bool) -> None:
+    if wanted:
+        from harness.simulate.study_files import study_names
+
+        typer.echo("\n".join(study_names()))
+        raise typer.Exit
+
+
 @dataclass(frozen=True)
 class StudyOptions:
     """Run a study, or all runs of a case, without HTTP.
@@ -89,6 +97,10 @@ class StudyOptions:
         str | None, typer.Option(help="A case: tensorboard, mlflow or both, separated by commas; into OUT.")
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    listed: Annotated[
+        bool,
+        typer.Option("--list", callback=_list_studies, is_eager=True, help="List the studies that come along."),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -316,7 +317,7 @@ class StudyFile:
 def read_study_file(path: Path) -> StudyFile:
     """The study that ``path`` names; a bare name, such as ``mnist_b_10``, is one of those that come along.
 
-    Raises: ConfigurationError that names the studies which there are
+    Raises: ConfigurationError that names the nearest ones
     """
     bare = path.parent == Path() and not path.suffix and not path.exists()
     wanted = STUDIES / f"{path}.toml" if bare else path
@@ -333,9 +334,11 @@ def read_study_file(path: Path) -> StudyFile:
             studies = studies_of(tables, str(file))
             if wanted.stem in studies:
                 return StudyFile(f"{file} ({wanted.stem})", studies[wanted.stem])
-    known = ", ".join(_names(files)) or "none"
+    near = get_close_matches(wanted.stem, _names(files), n=3)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
     raise ConfigurationError(
-        f"{path} cannot be read: no such file, and no such study; in {wanted.parent} there are: {known}"
+        f"{path} cannot be read: no such file or study in {wanted.parent}; {meant}'moiety simulate --list' names the "
+        "studies that come along"
     )
 
 

@@ -56,25 +56,32 @@ class SitePolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    least_contributors: Annotated[int, Field(ge=1)] = 3
-    largest_share: Annotated[float, Field(gt=0, le=1)] = 0.6
-    assumed_colluders: Annotated[int, Field(ge=0)] = 0
-    may_open: Opened = (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)
-    allow_ckks: bool = False
-    may_rank: bool = False
-    least_isolation: Annotated[float, Field(ge=0, le=1)] = 0.3
-    least_ranking_penalty: Annotated[float, Field(ge=LEAST_PENALTY, le=1)] = LEAST_PENALTY
-    may_pretrain: bool = False
-    may_summarise: bool = False
-    may_share_second_moments: bool = False
-    least_examples: Annotated[int, Field(ge=LEAST_EXAMPLES)] = LEAST_EXAMPLES
-    most_questions: Annotated[int, Field(ge=1)] = 1
-    most_cohorts: Annotated[int, Field(ge=1)] = 1
-    largest_step: Annotated[float, Field(gt=0)] = 64.0
-    largest_path: Annotated[float, Field(gt=0)] = 20_000.0
-    epsilon: Annotated[float, Field(gt=0, le=100)] | None = None
-    delta: Annotated[float, Field(gt=0, le=0.01)] = 1e-5
-    least_noise: Annotated[float, Field(ge=0, le=MOST_NOISE)] = 0.0
+    least_contributors: int = Field(default=3, ge=1, description="the sum of two shows each what the other shared")
+    largest_share: float = Field(default=0.6, gt=0, le=1, description="a sum that is mostly one update shows it")
+    assumed_colluders: int = Field(default=0, ge=0, description="one of three contributors would let no sum pass")
+    may_open: Opened = Field(
+        default=(Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS),
+        description="what the rules need; weighted_norms show how many samples a site has",
+    )
+    allow_ckks: bool = Field(default=False, description="server A and any one site could open every update")
+    may_rank: bool = Field(default=False, description="the requester learns a number of its choice about the site")
+    least_isolation: float = Field(default=0.3, ge=0, le=1, description="three equal sites whose list stays have 0.816")
+    least_ranking_penalty: float = Field(
+        default=LEAST_PENALTY, ge=LEAST_PENALTY, le=1, description="what every study keeps; more hides few examples"
+    )
+    may_pretrain: bool = Field(default=False, description="a crafted first model shows single records")
+    may_summarise: bool = Field(default=False, description="sums over a table are not differentially private")
+    may_share_second_moments: bool = Field(default=False, description="as may_summarise")
+    least_examples: int = Field(default=LEAST_EXAMPLES, ge=LEAST_EXAMPLES, description="what every study keeps")
+    most_questions: int = Field(default=1, ge=1, description="the difference of two counts single patients")
+    most_cohorts: int = Field(default=1, ge=1, description="three sums over other sites can show one site's")
+    largest_step: float = Field(default=64.0, gt=0, description="shorter steps would stop honest studies")
+    largest_path: float = Field(default=20_000.0, gt=0, description="as largest_step, for some hundred such rounds")
+    epsilon: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        default=None, description="noise costs accuracy, so a site or its law asks for it"
+    )
+    delta: float = Field(default=1e-5, gt=0, le=0.01, description="must stay below one over the number of examples")
+    least_noise: float = Field(default=0.0, ge=0, le=MOST_NOISE, description="epsilon says how much noise is enough")
 
     @property
     def largest_share_exact(self) -> Fraction:

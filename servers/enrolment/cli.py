@@ -1,6 +1,6 @@
-"""`moiety server init`, `card`, `pair`, `renew`: a server from nothing, and the other operator's card.
+"""`moiety server init`, `pair`, `renew`: a server from nothing, and the other operator's card.
 
-`invite`, `withdraw`, `admissions`, `admit`, `remove`: who may come, came and goes.
+`invite`, `admissions`, `admit`, `remove`: who may come, came and goes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -23,69 +22,46 @@ if TYPE_CHECKING:
     from servers.enrolment.register import Register
     from servers.settings import ServerSettings
 
+app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 ConfigOption = Annotated[Path, typer.Option("--config", help="The server's settings file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
-@dataclass(frozen=True)
-class _Init:
+@app.command()
+def init(
+    side: Annotated[Side, typer.Option(help="a or b: the operators agree which of them is which.")],
+    federation: Annotated[str, typer.Option(help="The federation's name, the same at both operators.")],
+    name: Annotated[str, typer.Option(help="This operator's name: lower-case letters, digits, '-'.")],
+    url: Annotated[str, typer.Option(help="https://HOST or https://HOST:PORT, as sites reach this server.")],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    peer_url: Annotated[str | None, typer.Option(help="The other server's, if known; its card says it too.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="To listen on; without it the one in --url.")] = (
+        None
+    ),
+    own_ca: Annotated[bool, typer.Option("--own-ca", help="Make a CA for this host, and its certificate.")] = False,
+    tls_certificate: Annotated[Path | None, typer.Option(help="A certificate chain that is there already.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    json_output: JsonOption = False,
+) -> None:
     """Make a new server's folder, all of it or nothing.
 
     It holds keys, public card, settings and a compose file.
 
     Example: moiety server init --side a --federation clinics --name operator-a --url https://a.example.org --out a
     """
-
-    side: Annotated[Side, typer.Option(help="a or b: the operators agree which of them is which.")]
-    federation: Annotated[str, typer.Option(help="The federation's name, the same at both operators.")]
-    name: Annotated[str, typer.Option(help="This operator's name: lower-case letters, digits, '-'.")]
-    url: Annotated[str, typer.Option(help="https://HOST or https://HOST:PORT, as sites reach this server.")]
-    out: Annotated[Path, typer.Option(help="The folder to make.")]
-    peer_url: Annotated[str | None, typer.Option(help="The other server's, if known; its card says it too.")] = None
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="To listen on; without it the one in --url.")] = (
-        None
-    )
-    own_ca: Annotated[bool, typer.Option("--own-ca", help="Make a CA for this host, and its certificate.")] = False
-    tls_certificate: Annotated[Path | None, typer.Option(help="A certificate chain that is there already.")] = None
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None
-    json_output: JsonOption = False
-
-
-def _init(asked: _Init) -> None:
     from protocol.roster.enrolment import fingerprint_of
     from servers.enrolment.folder import NewServer, make_folder, next_steps
 
-    tls = asked.tls_certificate, asked.tls_key
-    new = NewServer(asked.side, asked.federation, asked.name, asked.url, asked.peer_url, asked.port, asked.own_ca, *tls)
-    card = make_folder(new, asked.out)
+    new = NewServer(side, federation, name, url, peer_url, port, own_ca, tls_certificate, tls_key)
+    card = make_folder(new, out)
     fingerprint = fingerprint_of(card)
-    if asked.json_output:
-        made = {"folder": str(asked.out), "card": str(asked.out / new.card), "fingerprint": fingerprint}
-        typer.echo(json.dumps(made))
-        return
-    typer.echo(next_steps(asked.out, new, fingerprint), nl=False)
-
-
-def card(config: ConfigOption, json_output: JsonOption = False) -> None:
-    """Show this operator's fingerprint and its public card.
-
-    Read the fingerprint to the others over the phone.
-
-    Example: moiety server card --config a/settings.toml
-    """
-    from protocol.roster.enrolment import fingerprint_of
-    from servers.enrolment.pairing import own_card
-    from servers.settings import load_settings
-
-    settings = load_settings(config)
-    own, _ = own_card(settings)
     if json_output:
-        typer.echo(json.dumps({"name": own.party.name, "card": str(settings.card), "fingerprint": fingerprint_of(own)}))
+        typer.echo(json.dumps({"folder": str(out), "card": str(out / new.card), "fingerprint": fingerprint}))
         return
-    typer.echo(f"{own.party.name}, side {own.side.value} of {own.federation}, at {own.url}: {settings.card}")
-    typer.echo(f"    {fingerprint_of(own)}")
+    typer.echo(next_steps(out, new, fingerprint), nl=False)
 
 
+@app.command()
 def pair(
     card: Annotated[
         str, typer.Argument(metavar="CARD", help="The other operator's card: a file, or its https address.")
@@ -109,6 +85,7 @@ def pair(
     )
 
 
+@app.command()
 def renew(config: ConfigOption) -> None:
     """Renew the certificate, by the CA that 'init --own-ca' made.
 
@@ -130,6 +107,7 @@ _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400}
 _MOST_DAYS: Final = 30
 
 
+@app.command()
 def invite(
     name: SiteArgument,
     config: ConfigOption,
@@ -140,6 +118,9 @@ def invite(
     renew: Annotated[
         bool, typer.Option("--renew", help="For other keys of a site in the roster: its own are lost, stolen or old.")
     ] = False,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Take its invitations and registration back; a roster keeps its sites.")
+    ] = False,
 ) -> None:
     """Invite a site: print a line, once, to be sent to its people.
 
@@ -149,34 +130,28 @@ def invite(
     """
     from protocol.roster.enrolment import invitation_line
     from servers.enrolment.pairing import own_card
+    from servers.enrolment.register import end_renewals, names_in_place
 
     settings, register = _register(config)
+    if withdraw:
+        end_renewals(settings, register)
+        typer.echo(f"{name}: withdrawn: {register.withdraw(name, names_in_place(settings))}")
+        return
     card, _ = own_card(settings)
     if renew:
         _require_contributor(settings, name)
-    else:
-        _require_unnamed(settings, name)
+    elif name in names_in_place(settings):
+        raise ConfigurationError(
+            f"{name!r} is or was in this federation's roster: a new site needs another name; other keys of a site that "
+            f"is in it: --renew"
+        )
     invitation = register.invite(card, name, _lifetime_s(ttl), requester=requester and not renew, renews=renew)
     until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
     typer.echo(f"good once, for {name}{' as the requester' if requester else ''}, until {until}:", err=True)
     typer.echo(invitation_line(invitation))
 
 
-def withdraw(name: SiteArgument, config: ConfigOption) -> None:
-    """Withdraw a site's invitations, and its registration.
-
-    A site that is in the roster stays in it.
-
-    Example: moiety server withdraw clinic-1 --config a/settings.toml
-    """
-    from servers.enrolment.register import end_renewals, names_in_place
-
-    settings, register = _register(config)
-    end_renewals(settings, register)
-    gone = register.withdraw(name, names_in_place(settings))
-    typer.echo(f"{name}: withdrawn: {gone}")
-
-
+@app.command()
 def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
     """List whom this operator invited, who registered, and who is admitted.
 
@@ -206,6 +181,7 @@ def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
         typer.echo("nobody has registered here yet")
 
 
+@app.command()
 def admit(
     name: SiteArgument,
     fingerprint: Annotated[str, typer.Option(help="As the site's people read it over the phone.")],
@@ -228,6 +204,7 @@ def admit(
     typer.echo(f"{name}: admitted here. The other operator and the requester compare the same digits themselves")
 
 
+@app.command()
 def remove(
     name: SiteArgument,
     config: ConfigOption,
@@ -253,20 +230,21 @@ def remove(
     )
 
 
+def _register(config: Path) -> tuple[ServerSettings, Register]:
+    """Raises: ConfigurationError"""
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    settings = load_settings(config)
+    return settings, Register(settings.data_dir, time.time)
+
+
 def _lifetime_s(ttl: str) -> float:
     found = _LIFETIME.fullmatch(ttl)
     seconds = 0 if found is None else int(found[1]) * _SECONDS[found[2]]
     if not 0 < seconds <= _MOST_DAYS * _SECONDS["d"]:
         raise ConfigurationError(f"option --ttl: found {ttl!r}; it is 30m, 48h or 7d, at most {_MOST_DAYS}d")
     return float(seconds)
-
-
-def _register(config: Path) -> tuple[ServerSettings, Register]:
-    from servers.enrolment.register import Register
-    from servers.settings import load_settings
-
-    settings = load_settings(config)
-    return settings, Register(settings.data_dir, time.time)
 
 
 def _require_contributor(settings: ServerSettings, name: str) -> None:
@@ -281,14 +259,4 @@ def _require_contributor(settings: ServerSettings, name: str) -> None:
             f"{name!r} is no contributor of this federation's roster ({listed}); a removed site returns under another "
             "name; one that is not in the roster yet needs a plain 'moiety server invite'; an operator's or the "
             "requester's keys are changed between studies, by a file: 'moiety roster --help'"
-        )
-
-
-def _require_unnamed(settings: ServerSettings, name: str) -> None:
-    from servers.enrolment.register import names_in_place
-
-    if name in names_in_place(settings):
-        raise ConfigurationError(
-            f"{name!r} is or was in this federation's roster: a new site needs another name; other keys of a site that "
-            f"is in it: --renew"
         )

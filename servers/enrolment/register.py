@@ -147,7 +147,9 @@ class Register:
             )
             stay = tuple(one for one in kept.invitations if one.used_by or one.standing(self.clock()) == "open")
             if len(stay) >= _MOST_INVITATIONS:
-                raise ConfigurationError(f"{len(stay)} invitations are open: withdraw some ('moiety server withdraw')")
+                raise ConfigurationError(
+                    f"{len(stay)} invitations are open: withdraw some ('moiety server invite NAME --withdraw')"
+                )
             self._write(kept.model_copy(update={"invitations": (*stay, invited)}))
         return invitation
 
@@ -293,7 +295,7 @@ def _require_free(kept: _Kept, site: str, *, requester: bool) -> None:
     if any(one.party.name == site for one in kept.registrants):
         raise ConfigurationError(
             f"{site!r} has registered here already: name the new one otherwise; if it lost its keys before it was in "
-            f"the roster, 'moiety server withdraw {site}' first"
+            f"the roster, 'moiety server invite {site} --withdraw' first"
         )
     other = next((one.party.name for one in kept.registrants if one.requester), None)
     if requester and other is not None:

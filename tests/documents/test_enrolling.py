@@ -106,7 +106,9 @@ class Clinics:
 
     def admit(self, name: str, folder: str, written: str = FINGERPRINT) -> None:
         """Everybody compares the fingerprint and admits the site; the requester does not admit itself."""
-        told = json.loads(self.moiety(*self.walk.words("moiety site fingerprint", {"clinic-1": folder}), "--json"))
+        told = json.loads(
+            self.moiety(*self.walk.words("moiety site status --config clinic-1/", {"clinic-1": folder}), "--json")
+        )
         put = {"clinic-1": name, written: f"'{told['fingerprint']}'"}
         line = "moiety server admit " + ("requester" if name == "requester" else "clinic-1")
         for side in "ab":
@@ -153,7 +155,7 @@ def found(clinics: Clinics) -> None:
     for name in ("requester", "clinic-1", "clinic-2"):
         clinics.enrol(name)
     assert clinics.at("b", "moiety server admissions").count(" admitted") == 3
-    assert clinics.typed("moiety site admissions").count("admitted everywhere") == 3
+    assert clinics.typed("moiety site status --config requester/").count("admitted everywhere") == 3
     until_ready(clinics.operations["a"], "the requester to found the federation")
     assert "founded: clinics with clinic-1, clinic-2, requester" in clinics.typed("moiety site found")
     for name in ("clinic-1", "clinic-2"):

@@ -218,8 +218,7 @@ def used(federation: Federation) -> None:
     federation.at(0, "moiety model predict", {"heart-model": "first-model", "new.csv": "data/0/test.npz"})
     assert len((federation.folder / "predictions.csv").read_text().splitlines()) > 5
     assert "difference" in federation.at(0, "moiety model compare")
-    budgets = federation.at(0, "moiety budget show")
-    assert "first" in budgets or "no" in budgets
+    assert "study first" in federation.at(0, "moiety agent status")
     plan = {"study.toml": "second.toml"}
     federation.at(0, EPSILON, plan, status=2)  # it has no noise
     assert "noise_multiplier = " in federation.at(0, f"{EPSILON} --target", plan)

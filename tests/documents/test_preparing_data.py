@@ -28,7 +28,7 @@ def test_the_page_from_a_table_to_a_folder(moiety: Terminal, monkeypatch: pytest
     Path("processed.cleveland.data").write_text(cleveland_text(), encoding="utf-8")
     moiety(*walk.words("moiety data schema"), status=0)
     assert "[[schema.columns]]" in Path("schema.toml").read_text()
-    moiety(*walk.words("moiety data check processed", EXAMPLES), status=0)
+    moiety(*walk.words("moiety data prepare --dry-run processed", EXAMPLES), status=0)
     moiety(*walk.words("moiety data prepare processed", EXAMPLES), status=0)
     made = {path.name for path in Path("data").iterdir()}
     assert made >= {"train.npz", "test.npz", "transformation.json", "rows.npz"}
@@ -43,7 +43,7 @@ def test_the_page_from_a_table_to_a_folder(moiety: Terminal, monkeypatch: pytest
 
     address = {"postgresql+psycopg://reader:PASSWORD@db.hospital/omop": "sqlite:///omop.sqlite"}
     subprocess.run(["bash", "-ec", walk.line("printf", address)], check=True, timeout=10)
-    moiety(*walk.words("moiety data check --study", EXAMPLES), status=0)
+    moiety(*walk.words("moiety data prepare --dry-run --study", EXAMPLES), status=0)
     moiety(*walk.words("moiety data prepare --study", {**EXAMPLES, "--out data": "--out same"}), status=0)
     assert Path("same/train.npz").read_bytes() == Path("patients/train.npz").read_bytes()
     assert walk.left() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -226,7 +227,7 @@ def test_a_mutation_that_changes_nothing_is_not_found() -> None:
 
 
 def test_servers_that_are_parted_for_good_end_the_study_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator.Federation, "settings", {**simulator.Federation.settings, "stuck_timeout_s": 60.0})
+    monkeypatch.setattr(simulator.Federation, "pace", replace(simulator.Federation.pace, stuck_after_s=60.0))
     parted = Parted(sender="server a", to=Side.B, at_s=0.0, for_s=None)
     found: Simulated = replayed(Schedule(seed=0, delays_s=0.0, faults=(parted,)))
     assert found.failed == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -205,10 +205,10 @@ LARGE = LARGE_TRANSFER_BYTES // 8 + 1000
 
 def quiet_until(running: InMemoryFederation, site: str, minutes: int) -> None:
     """In the site's settings: from a minute ago until so many minutes from now."""
-    now = datetime.fromtimestamp(running.clock.now(), UTC)
+    now = datetime.fromtimestamp(running.clock.now()).astimezone()  # this machine's time, as the settings have it
     begin, end = (f"{now + timedelta(minutes=shift):%H:%M}" for shift in (-1, minutes))
     path = running.config(site)
-    path.write_text(f'quiet_hours = ["{begin}-{end}"]\ntime_zone = "UTC"\n{path.read_text()}')
+    path.write_text(f'quiet_hours = ["{begin}-{end}"]\n{path.read_text()}')
 
 
 def test_a_large_contribution_waits_for_the_end_of_quiet_hours_or_is_declined(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_count_that_is_gone_contributes_nothing_until_a_person_says_so(tmp_pat
         running.until("the end of second", finished(running, "second", SITES[0], "c2", "c3"))
         declined = running.texts(EventKind.DECLINED, "c1")
         assert any("count of its privacy budget lacks 2 rounds" in text for text in declined)
-        assert any("moiety budget reset" in text for text in declined)
+        assert any("moiety agent accept-rollback" in text for text in declined)
         assert trainings(running, "c1") == ()
         took_part = {site for record in rounds_of(running, SITES[0], "second") for site in record.took_part}
         assert took_part == {"requester", "c2", "c3"}
@@ -176,8 +176,8 @@ def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_
     assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 3, NOISE)
     assert card["epsilon"] == pytest.approx(spent)
     with pytest.raises(SystemExit, match="0"):
-        main(["budget", "show", "--config", config, "--json"])
-    report = json.loads(capsys.readouterr().out)
+        main(["agent", "status", "--config", config, "--json"])
+    report = json.loads(capsys.readouterr().out)["budget"]
     assert report["spent"] == pytest.approx(spent)
     assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))
 

@@ -66,6 +66,14 @@ def test_the_documented_defaults_are_the_codes(
             assert said == f"`{field.default}`", name
 
 
+@pytest.mark.parametrize("settings", [row[2] for row in TABLES], ids=lambda one: one.__name__)
+def test_every_default_has_its_reason(settings: type[BaseModel]) -> None:
+    """One line in the field's description, which the reference shows."""
+    tables = {"limits", "ray", "policy", "notify", "trainer"}
+    reasons = {n: f.description for n, f in settings.model_fields.items() if not f.is_required() and n not in tables}
+    assert not [name for name, reason in reasons.items() if not reason or len(reason) > 90]
+
+
 def test_everything_that_a_rule_may_open_is_explained_to_sites() -> None:
     text = (DOCS / "joining.md").read_text(encoding="utf-8")
     explained = text.split("| `may_open` has |")[1].split("\n\n")[0]

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -56,6 +56,7 @@ LATE: Final = frozenset({("moiety lab bench peers", "cache")})
 LASTS: Final = frozenset({"moiety agent page"})
 """Commands that run until they are interrupted where nothing is wrong."""
 ALWAYS: Final = (("file", Path | None), ("data", str))
+ALWAYS_OF: Final = (("moiety data prepare", "out"),)
 PLAIN: Final = STUDY.partition("[schema]")[0]
 READ_ONLY: Final = Path("/sys/moiety/file")
 GARBAGE: Final = b"\xef\xbb\xbf\xff\xfe\x00\x80" * 30
@@ -120,7 +121,12 @@ def words_of(command: Command, given: dict[str, Path], good: dict[str, Path], ou
     words = command.words.split()[1:]
     for name, parameter in inspect.signature(command.run).parameters.items():
         kind, told = (*get_args(hints[name]), None)[:2]
-        needed = parameter.default is inspect.Parameter.empty or name in given or (name, kind) in ALWAYS
+        needed = (
+            parameter.default is inspect.Parameter.empty
+            or name in given
+            or (name, kind) in ALWAYS
+            or (command.words, name) in ALWAYS_OF
+        )
         if kind is bool or not needed:
             continue
         if type(told).__name__ == "OptionInfo":
@@ -136,6 +142,8 @@ def _value(command: Command, name: str, kind: Any, good: dict[str, Path], out: P
         return str(out if name in OUTPUTS else good.get(f"{whose}{name}", good.get(name, good[""])))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return str(next(iter(kind)).value)
+    if get_origin(kind) is Literal:
+        return str(get_args(kind)[0])
     known = {"data": "heart_disease", "url": "https://a.example", "delta": "1e-5", "targets": "breast_cancer"}
     return known.get(name, "1" if kind in (int, float) else "trial")
 

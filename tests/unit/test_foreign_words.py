@@ -20,9 +20,8 @@ import structlog
 import client_agent.cli.agent
 import client_agent.cli.tables
 import client_agent.cli.watch
-from client_agent.cli.keys import show
 from client_agent.cli.results import show_rankings
-from client_agent.cli.status import show_rewards
+from client_agent.cli.roster import show
 from client_agent.learning.ridge import JudgedOn
 from client_agent.net.exchange import problem_to_error
 from client_agent.net.server_client import RetryPolicy, ServerClient
@@ -136,16 +135,11 @@ def test_a_ranking(problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert harmless_table(capsys.readouterr().out)
 
 
-def test_rounds_and_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names are checked where they come in; a metrics file of another hand is shown all the same."""
     records = (record(1, took_part=("r0", WORDS), failed_check=(WORDS,)),)
     client_agent.cli.watch._print_table(records)
     assert "[/]" in capsys.readouterr().out
-    folder = tmp_path / "studies" / "s"
-    folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in records))
-    show_rewards(tmp_path, "c1", "r0", None, json_output=False)
-    assert harmless_table(capsys.readouterr().out)
 
 
 def test_a_roster_shown_before_it_is_signed(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Started(Agent):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(settings(tmp_path, SITE, poll_s=0.01))
+    made = Site(settings(tmp_path, SITE))
     yield made
     made.close()
 

@@ -15,8 +15,9 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from client_agent.cli import decisions as budget_cli
-from client_agent.cli.forecast import require_own_budget, require_shown_budget
+from client_agent.cli import decisions as decisions_cli
+from client_agent.cli import status as status_cli
+from client_agent.cli.study_work import require_own_budget, require_shown_budget
 from client_agent.learning.models import dimension, model_spec
 from client_agent.learning.study_file import FinishTable
 from client_agent.site import privacy_budget
@@ -42,6 +43,7 @@ from client_agent.study.privacy_spending import (
     require_room_for,
     training_of,
 )
+from client_agent.study.status import budget_of
 from moiety import main
 from protocol.errors import Clause, ConfigurationError, PolicyRefusal
 from protocol.messages.control import PrivacySpec, Roster, Study, TrainingSpec
@@ -384,42 +386,42 @@ def count(folder: Path) -> BudgetMemory:
     return budget_memory(folder, CAME_WITH)
 
 
-def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path) -> None:
     for name, number in (("one", 1), ("one", 2), ("other", 1)):
         count(tmp_path).charge(training(name, number), SitePolicy())
     count(tmp_path).begin_after([("ab" * 32, 1)])
-    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), CAME_WITH, json_output=True)
-    told = json.loads(capsys.readouterr().out)
-    assert [(one["study"], one["trainings"]) for one in told["studies"]] == [("one", 2), ("other", 1)]
-    assert told["spent"] == pytest.approx(count(tmp_path).epsilon(DELTA))
-    assert told["studies"][0]["epsilon"] < told["spent"] < sum(one["epsilon"] for one in told["studies"])
-    assert (told["epsilon"], told["uncovered_rounds"]) == (20.0, 1)
-    assert told["accountant"].startswith("dp-accounting")
-    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), CAME_WITH, json_output=False)
-    said = capsys.readouterr().out
-    assert (
-        f"epsilon {told['spent']:.3f} at delta 0.001, per record; {told['used']:.1%} of a budget of 20 is used" in said
-    )
-    assert "1 rounds before are covered by no count" in said
-    with pytest.raises(ConfigurationError, match=r"key 'state_dir': the folder .*new does not exist"):
-        budget_cli.show_budget(settings(tmp_path / "new"), CAME_WITH, json_output=False)
-    (tmp_path / "new").mkdir()
-    budget_cli.show_budget(settings(tmp_path / "new"), CAME_WITH, json_output=False)
-    assert "no budget: epsilon is not set" in capsys.readouterr().out
+    found = budget_of(settings(tmp_path, epsilon=20.0, delta=DELTA), CAME_WITH)
+    assert found is not None
+    assert [(one.study, one.trainings) for one in found.studies] == [("one", 2), ("other", 1)]
+    assert found.spent == pytest.approx(count(tmp_path).epsilon(DELTA))
+    assert found.studies[0].epsilon < found.spent < sum(one.epsilon for one in found.studies)
+    assert (found.epsilon, found.uncovered_rounds) == (20.0, 1)
+    first, *others = status_cli._budget(found)
+    assert first.startswith(f"privacy: epsilon {found.spent:.3f} spent at delta 0.001 per record, dp-accounting")
+    assert first.endswith(f"; {found.used:.1%} of epsilon 20 used")
+    assert others == [
+        *(f"  {one.study}: {one.trainings} trainings, epsilon {one.epsilon:.3f} alone" for one in found.studies),
+        "  1 rounds before are covered by no count",
+    ]
+    assert budget_of(settings(tmp_path / "new"), CAME_WITH) is None
 
 
 def test_a_budget_begins_after_rounds_only_on_an_operators_word(
     servers: dict[Side, FakeServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    budget_cli.begin_budget(settings(tmp_path), yes=True)
-    assert "nothing is uncovered" in capsys.readouterr().out
+    """The budget's count is looked at where there is a budget; the memory of sums at the same time."""
+    with_budget = settings(tmp_path, epsilon=20.0, delta=DELTA)
+    decisions_cli.go_on_without(with_budget, yes=True)
+    assert "budget: nothing is uncovered" in capsys.readouterr().out
     servers[Side.A].receipts = HELD[:2]
-    budget_cli.begin_budget(settings(tmp_path), yes=False)
+    decisions_cli.go_on_without(with_budget, yes=False)
     said = capsys.readouterr().out
-    assert "earlier round 1\nearlier round 2\n" in said
+    assert said.count("earlier round 1\nearlier round 2\n") == 2
     assert "no count covers them" in said
+    decisions_cli.go_on_without(settings(tmp_path), yes=True)
+    assert "no count covers them" not in capsys.readouterr().out
     assert count(tmp_path).rounds() == frozenset()
-    budget_cli.begin_budget(settings(tmp_path), yes=True)
+    decisions_cli.go_on_without(with_budget, yes=True)
     assert count(tmp_path).rounds() == {("ab" * 32, 1), ("ab" * 32, 2)}
 
 

@@ -14,17 +14,15 @@ import stamina
 import torch
 from typer.testing import CliRunner
 
+import client_agent.cli.study_work
 import client_agent.cli.tables
 import client_agent.cli.watch
-import client_agent.site.connections
 from client_agent.cli.agent import app as agent_app
 from client_agent.daemon import run_agent
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.events import RoundRecord, append_record
 from client_agent.site.journal import StudyJournal
 from client_agent.study.outbox import create_study, outbox
-from host.files import new_folder
 from protocol.errors import (
     ConfigurationError,
     ConflictingMessage,
@@ -39,9 +37,9 @@ from protocol.sharing import Side
 from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
-from tests.unit.client_agent.test_rewards import record
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
+FEDAVG = FLAT.replace('"weight_erosion"\ndistance_penalty = 0.02', '"fedavg"')
 BROKEN_PLUGIN = """
 import numpy as np
 import torch
@@ -116,7 +114,7 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
     def use(server: FakeServer) -> None:
-        for module in (client_agent.site.connections, client_agent.cli.watch):
+        for module in (client_agent.cli.study_work, client_agent.cli.watch):
             monkeypatch.setattr(module, "Site", lambda settings: FakeSite(settings, server))
         monkeypatch.setattr(client_agent.cli.watch, "_POLL_S", 0.0)
 
@@ -243,38 +241,22 @@ def test_creating_takes_the_names_of_the_requesters_data(tmp_path: Path) -> None
     assert (json.loads(answer)["feature_names"], json.loads(answer)["class_names"]) == (2, 3)
 
 
-def test_a_study_with_a_dealer_is_not_created(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(
+            'correlation_source = "dealer"\n' + FLAT, "'dealer', which exists in simulation only", id="dealer"
+        ),
+        pytest.param(OF_A_TABLE, "nothing says how these data were made", id="data made otherwise"),
+        pytest.param(f'protection = "ckks"\n{FEDAVG}', "set allow_ckks = true", id="own policy, ckks"),
+        pytest.param(FLAT + "[ranking]\n", "set may_rank = true", id="own policy, ranking"),
+    ],
+)
+def test_a_study_that_cannot_be_is_not_created(tmp_path: Path, text: str, said: str) -> None:
     config = write_config(tmp_path)
-    (tmp_path / "study.toml").write_text('correlation_source = "dealer"\n' + GOOD)
-    with pytest.raises(ConfigurationError, match="found 'dealer', which exists in simulation only"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
-    assert not outbox(tmp_path / "state").exists()
-
-
-def test_a_study_of_a_table_is_not_created_on_data_that_were_made_otherwise(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    own_data(tmp_path, DataNames(("age", "age missing"), ("a", "b", "c")))
-    (tmp_path / "study.toml").write_text(OF_A_TABLE)
-    with pytest.raises(ConfigurationError, match="nothing says how these data were made"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
-    assert not outbox(tmp_path / "state").exists()
-
-
-def test_a_study_under_ckks_is_not_created_where_the_requesters_policy_forbids_it(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    (tmp_path / "study.toml").write_text(
-        'protection = "ckks"\n' + GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"fedavg"')
-    )
-    with pytest.raises(PolicyRefusal, match="set allow_ckks = true"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
-    assert not outbox(tmp_path / "state").exists()
-
-
-def test_a_study_that_ranks_is_not_created_where_the_requesters_policy_does_not_allow_it(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    (tmp_path / "study.toml").write_text(FLAT + "[ranking]\n")
-    own_data(tmp_path)
-    with pytest.raises(PolicyRefusal, match="set may_rank = true"):
+    own_data(tmp_path, DataNames(("age", "age missing"), ("a", "b", "c")) if text == OF_A_TABLE else OWN)
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises((ConfigurationError, PolicyRefusal), match=said):
         command("create", str(tmp_path / "study.toml"), "--config", str(config))
     assert not outbox(tmp_path / "state").exists()
 
@@ -296,34 +278,6 @@ def test_cancelling_a_study_that_has_ended(
     serve(FakeServer([state], at_end=ConflictingMessage("the study ended as x")))
     with pytest.raises(ConflictingMessage, match=told):
         command("cancel", "unit", "--reason", "enough", "--config", str(write_config(tmp_path)))
-
-
-def records(folder: Path, name: str, *given: RoundRecord) -> None:
-    metrics = new_folder(folder / "state" / "studies" / name) / "metrics.jsonl"
-    for one in given:
-        append_record(metrics, one)
-
-
-def test_who_gave_what_is_shown_a_study(tmp_path: Path) -> None:
-    config = str(write_config(tmp_path))
-    with pytest.raises(ConfigurationError, match="has no round of any study"):
-        command("rewards", "--config", config, app=agent_app)
-    records(tmp_path, "first", record(1), record(2, took_part=(REQUESTER, "c1")))
-    records(tmp_path, "second", record(1, own_weight=0.5))
-    lines = command("rewards", "--config", config, "--json", app=agent_app).stdout.splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"study": "first", "site": REQUESTER, "rounds": 2, "weights": 2.0},
-        {"study": "first", "site": "c1", "rounds": 2, "weights": 2.0},
-        {"study": "first", "site": "c2", "rounds": 1, "weights": 0.5},
-        {"study": "second", "site": REQUESTER, "rounds": 1, "weights": 0.5},
-        {"study": "second", "site": "c1", "rounds": 1, "weights": None},
-        {"study": "second", "site": "c2", "rounds": 1, "weights": None},
-    ]
-    shown = command("rewards", "--config", config, "second", app=agent_app).stdout
-    assert "first" not in shown
-    with pytest.raises(ConfigurationError, match="has no round of study 'third'"):
-        command("rewards", "--config", config, "third", app=agent_app)
-    assert "its own affair" in shown
 
 
 def run(config: Path, device: str) -> BaseException | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.daemon import Agent
+from client_agent.daemon import Agent, Pace
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
@@ -177,9 +177,8 @@ def test_an_agent_looks_again_after_an_error_of_its_disk(sites: dict[str, Site])
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     serve(sites["c1"], DiskFails(), FakeServer())
-    sites["c1"].settings = sites["c1"].settings.model_copy(update={"poll_s": 0.01})
     events = list[AgentEvent]()
-    Agent(sites["c1"], stop, events.append).run()
+    Agent(sites["c1"], stop, events.append, pace=Pace(look_every_s=0.01)).run()
     assert len(looked) >= 3
     assert any("Input/output error (OSError): look at this machine's disk" in event.text for event in events)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ def settings(folder: Path, body: str, **changes: Any) -> TrainerSettings:
         "kind": "python",
         "python": Path(sys.executable),
         "program": program,
-        "timeout_s": 60.0,
     }
     return TrainerSettings(**(values | changes))
 
@@ -119,8 +119,9 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open("child", "w").write(str(child.pid))
 def app(p, t): time.sleep(600)
 """
-    with pytest.raises(UnusableUpdate, match=r"did not end within 5 s and was killed"):
-        trainer(tmp_path, body, timeout_s=5.0).train(FIRST, 1)
+    hangs = replace(trainer(tmp_path, body), study=study(round_deadline_s=5.0))
+    with pytest.raises(UnusableUpdate, match=r"did not end within the 5 s of a round and was killed"):
+        hangs.train(FIRST, 1)
     child = int(started.read_text())
     deadline = time.monotonic() + 30
     while runs(child) and time.monotonic() < deadline:
@@ -256,7 +257,7 @@ ca = "ca.pem"
         ('kind = "flower"\n', "needs python"),
         ('program = "x.py"\n', "needs kind"),
         ('kind = "fate"\npython = "p"\nprogram = "x.py"\n', "kind"),
-        ('kind = "flower"\npython = "p"\nprogram = "x.py"\ntimeout_s = 0.0\n', "timeout_s"),
+        ('kind = "flower"\npython = "p"\nprogram = "x.py"\ntimeout_s = 9.0\n', "timeout_s' is no setting any more"),
     ],
 )
 def test_settings_that_are_half_a_trainer_are_refused(tmp_path: Path, table: str, said: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.cli.keys import app
+from client_agent.cli.roster import app
 from client_agent.site.identity import signed_chain
 from harness.engine.parties import SiteEntry, make_parties
 from protocol.errors import ConfigurationError, MoietyError

@@ -71,8 +71,7 @@ def by_mail(port: int) -> dict[str, object]:
     return {
         "mail_to": ["dpo@hospital.example", "it@hospital.example"],
         "mail_from": "moiety@hospital.example",
-        "smtp_host": "127.0.0.1",
-        "smtp_port": port,
+        "smtp_host": f"127.0.0.1:{port}",
         "smtp_credentials": "smtp.login",
     }
 
@@ -206,7 +205,8 @@ def test_telling_waits_for_nothing_and_one_way_for_no_other(tmp_path: Path) -> N
         ({"webhook": "https://x.example"}, "a webhook needs webhook_secret"),
         ({"mail_to": ["a@b.example"]}, "mail_to needs smtp_host and mail_from"),
         ({"mail_to": ["a@b.example\nBcc: c@d.example"]}, "notify.mail_to"),
-        ({"smtp_credentials": "smtp.login", "smtp_starttls": False}, "would be readable on the way"),
+        ({"smtp_host": "mail.example:port"}, "smtp_host is HOST or HOST:PORT"),
+        ({"smtp_starttls": False}, "mail goes under STARTTLS alone"),
         ({"webhok": "https://x.example"}, "webhok"),
     ],
 )

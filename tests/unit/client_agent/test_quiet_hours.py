@@ -70,7 +70,7 @@ def test_entries_that_are_none_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="leave no time of the week"):
         QuietHours.parse(["00:00-24:00"], ZONE)
     for zone in ("Zurich", "../etc/passwd"):
-        with pytest.raises(ConfigurationError, match="key 'time_zone'"):
+        with pytest.raises(ConfigurationError, match="variable TZ"):
             QuietHours.parse([], zone)
 
 
@@ -127,8 +127,27 @@ def wide(dimension: int, deadline_s: float) -> Study:
     return made.model_copy(update={"parameters": parameters, "model": model, "round_deadline_s": deadline_s})
 
 
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", ZONE)
+
+
+@pytest.mark.parametrize(
+    ("variable", "zone"), [(ZONE, ZONE), (f":{ZONE}", ZONE), (":/etc/localtime", "None"), ("", "None")]
+)
+def test_quiet_hours_are_in_the_time_of_the_variable_or_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, zone: str
+) -> None:
+    monkeypatch.setenv("TZ", variable)
+    assert str(own(tmp_path, quiet_hours=("08:00-18:00",)).quiet.zone) == zone
+    monkeypatch.setenv("TZ", "Zurich")
+    assert own(tmp_path).quiet.zone is None
+    with pytest.raises(ConfigurationError, match="variable TZ: 'Zurich' is no time zone"):
+        _ = own(tmp_path, quiet_hours=("08:00-18:00",)).quiet
+
+
 def own(folder: Path, **changes: Any) -> AgentSettings:
-    return settings(folder, "c1", time_zone=ZONE, **changes)
+    return settings(folder, "c1", **changes)
 
 
 def test_what_does_not_fit_is_said_before_the_study_begins(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.cli import keys, roster
+from client_agent.cli import roster, roster_files
 from client_agent.net.server_client import ServerClient
 from client_agent.site.identity import ACCEPTED, HeldRoster
 from protocol.errors import (
@@ -156,7 +156,7 @@ class Away:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(keys.app, list(arguments), catch_exceptions=True)
+    result = CliRunner().invoke(roster.app, list(arguments), catch_exceptions=True)
     if isinstance(result.exception, MoietyError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -203,7 +203,7 @@ def test_a_site_is_added_one_is_removed_and_an_operator_gets_new_keys(folder: Pa
     after = json.loads(run("apply", str(folder / "roster.toml"), str(proposal), "--json"))
     assert (after["valid"], after["head"]) == (True, before["head"])
     assert set(after["changes"][0]["signatures"].values()) == {"valid"}
-    chain = require_chain(roster.read_chain(folder / "roster.toml"))
+    chain = require_chain(roster_files.read_chain(folder / "roster.toml"))
     assert [site.name for site in chain.head.sites] == ["hospital-0", "hospital-1", "hospital-2", "late"]
     shown = run("show", str(folder / "roster.toml"))
     assert "hospital-3 is removed" in shown

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from client_agent.doctor import examine_site
-from client_agent.settings import load_settings
+from client_agent.settings import REMOVED, load_settings
 from host.doctor import Finding, Report, Verdict
 from moiety import main
 from protocol.errors import ConfigurationError
@@ -32,9 +32,8 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("poll_s = true", "key 'poll_s': Input should be a valid number, found True"),
-        ('poll_s = "1"', "key 'poll_s': Input should be a valid number, found '1'"),
-        ('stuck_timeout_s = "1"', "key 'stuck_timeout_s': Input should be a valid number, found '1'"),
+        ("bootstrap_samples = true", "key 'bootstrap_samples': Input should be a valid integer, found True"),
+        ('bootstrap_samples = "1"', "key 'bootstrap_samples': Input should be a valid integer, found '1'"),
         ("start_when = true", "key 'start_when': Input should be 'all' or a valid integer, found True"),
         ('start_when = "2"', "key 'start_when': Input should be 'all' or a valid integer, found '2'"),
         ("start_when = 0", "key 'start_when': Input should be 'all' or greater than or equal to 1, found 0"),
@@ -55,10 +54,13 @@ def test_the_file_is_taken_as_it_is(file: Path, line: str, message: str) -> None
     assert message in caught.value.detail
 
 
-def test_a_whole_number_of_seconds_is_a_number(file: Path) -> None:
-    file.write_text(GOOD + "poll_s = 2\nstart_when = 3\n")
-    settings = load_settings(file)
-    assert (settings.poll_s, settings.start_when) == (2.0, 3)
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_setting_of_an_earlier_release_is_refused_with_what_holds_instead(file: Path, key: str) -> None:
+    table, _, name = key.rpartition(".")
+    file.write_text(GOOD + (f"[{table}]\n" if table else "") + f"{name} = 64\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(file)
+    assert refused.value.detail == f"{file}: key '{key}' is no setting any more: take it out; {REMOVED[key]}"
 
 
 def test_what_a_rule_may_open_is_named_in_the_file_or_in_the_environment(
@@ -75,12 +77,12 @@ def test_what_a_rule_may_open_is_named_in_the_file_or_in_the_environment(
 
 
 def test_numbers_in_the_environment_are_converted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file.write_text(GOOD + "poll_s = 2\n[policy]\nassumed_colluders = 1\n")
-    variables = {"POLL_S": "0.5", "START_WHEN": "3", "SEED": "-7", "POLICY__LEAST_CONTRIBUTORS": "4"}
+    file.write_text(GOOD + "bootstrap_samples = 2\n[policy]\nassumed_colluders = 1\n")
+    variables = {"BOOTSTRAP_SAMPLES": "5", "START_WHEN": "3", "SEED": "-7", "POLICY__LEAST_CONTRIBUTORS": "4"}
     for name, value in variables.items():
         monkeypatch.setenv(f"MOIETY_AGENT_{name}", value)
     settings = load_settings(file)
-    assert (settings.poll_s, settings.start_when, settings.seed) == (0.5, 3, -7)
+    assert (settings.bootstrap_samples, settings.start_when, settings.seed) == (5, 3, -7)
     assert (settings.policy.least_contributors, settings.policy.assumed_colluders) == (4, 1)
     monkeypatch.setenv("MOIETY_AGENT_START_WHEN", "all")
     monkeypatch.setenv("MOIETY_AGENT_SITE", "12")
@@ -102,10 +104,10 @@ def test_a_switch_is_true_or_false_in_the_file_or_in_the_environment(
         load_settings(file)
 
 
-@pytest.mark.parametrize("value", ["true", "soon", "nan", "0"])
+@pytest.mark.parametrize("value", ["true", "soon", "nan", "-1"])
 def test_what_is_no_number_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("MOIETY_AGENT_POLL_S", value)
-    with pytest.raises(ConfigurationError, match="key 'poll_s'"):
+    monkeypatch.setenv("MOIETY_AGENT_BOOTSTRAP_SAMPLES", value)
+    with pytest.raises(ConfigurationError, match="key 'bootstrap_samples'"):
         load_settings(file)
 
 
@@ -224,11 +226,11 @@ FUNCTION = "def app(parameters, task): return parameters\n"
     [
         ("python", FUNCTION, "", Verdict.OK, ", numpy "),
         ("python", f"print('a patient')\n{FUNCTION}", "", Verdict.OK, "is tried when one is there"),
-        ("python", FUNCTION, 'name = "other"\n', Verdict.FAILED, "has no 'other': set key trainer.name"),
+        ("python", "other = 1\n", "", Verdict.FAILED, "has no 'app': add a line such as: app = my_function"),
         ("python", "def app(:\n", "", Verdict.FAILED, "SyntaxError"),
         ("python", "import os\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3 before it said anything"),
         ("python", "import os\nprint(7)\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3"),
-        ("python", "import time\ntime.sleep(600)\n", "timeout_s = 2.0\n", Verdict.FAILED, "not loaded within 2 s"),
+        ("python", "import time\ntime.sleep(600)\n", "", Verdict.FAILED, "not loaded within 2 s"),
         ("python", None, "", Verdict.FAILED, "key 'trainer.program': "),
         ("flower", "app = None\n", "", Verdict.FAILED, "No module named 'flwr'"),
     ],

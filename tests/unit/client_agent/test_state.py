@@ -70,8 +70,6 @@ def test_tables_lists_and_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
         (GOOD + 'seed = "1"\n', "key 'seed'"),
         (GOOD + "[policy]\nleast = 2\n", "unknown key 'policy.least'.*least_contributors"),
         (GOOD + "[policy]\nlargest_share = 2.0\n", "key 'policy.largest_share'.*found 2.0"),
-        (GOOD + '[tls]\nminimum = "1.3"\n', "key 'tls' is no setting any more: take it out; TLS is 1.3 wherever"),
-        (GOOD + "start_timeout_s = 60.0\n", "key 'start_timeout_s' is no setting any more: take it out; after an hour"),
         ("site = ", "not valid TOML"),
     ],
 )

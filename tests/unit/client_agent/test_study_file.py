@@ -254,7 +254,7 @@ def test_epsilon_is_said_before_a_study_is_created(tmp_path: Path) -> None:
     assert (told["privacy"]["examples"], told["privacy"]["rounds"]) == (EXAMPLES, ROUNDS)
 
 
-def test_leaving_is_for_contributors_of_a_study_that_goes_on(tmp_path: Path) -> None:
+def test_declining_is_for_contributors(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     with pytest.raises(ConfigurationError, match="moiety study cancel unit"):
-        command("leave", "unit", "--config", str(config), app=agent_app)
+        command("decline", "unit", "--person", "W", "--config", str(config), app=agent_app)

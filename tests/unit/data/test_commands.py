@@ -59,7 +59,7 @@ def data(*arguments: str | Path) -> int:
 )
 def test_the_walk_through(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = written(tmp_path, text, "processed.cleveland.data"), tmp_path / "data"
-    assert data("check", file, "--study", CLEVELAND) == 0
+    assert data("prepare", "--dry-run", file, "--study", CLEVELAND) == 0
     assert data("prepare", file, "--study", CLEVELAND, "--out", out) == 0
     said = capsys.readouterr().out
     schema = cleveland_schema()
@@ -83,7 +83,7 @@ def test_a_draft_is_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [column.type.value for column in schema.columns[:5]] == ["integer", "boolean", "category"] + ["integer"] * 2
     assert schema.columns[11].missing.value == "category"
     study = CLEVELAND.read_text().partition("[schema]")[0] + draft_of(file, capsys)
-    assert data("check", file, "--study", written(tmp_path, study, "study.toml")) == 0
+    assert data("prepare", "--dry-run", file, "--study", written(tmp_path, study, "study.toml")) == 0
 
 
 def draft_of(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -119,7 +119,7 @@ def test_a_draft_of_a_table_with_names(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_table_that_does_not_fit_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, cleveland_text().replace("3.0,", "9.0,"))
-    assert data("check", file, "--study", CLEVELAND, "--json") == 1
+    assert data("prepare", "--dry-run", file, "--study", CLEVELAND, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False
     assert {finding["problem"] for finding in found["findings"]} == {"undeclared category", "out of range"}
@@ -130,9 +130,11 @@ def test_a_table_that_does_not_fit_ends_with_1(tmp_path: Path, capsys: pytest.Ca
 
 def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = ROOT / "docs" / "examples" / "first.toml"
-    assert data("check", written(tmp_path, "x"), "--study", plain) == 2
+    assert data("prepare", "--dry-run", written(tmp_path, "x"), "--study", plain) == 2
     assert "no [schema]" in capsys.readouterr().err
-    assert data("check", "--study", CLEVELAND) == 2
+    assert data("prepare", written(tmp_path, cleveland_text(), "table.csv"), "--study", CLEVELAND) == 2
+    assert "name the folder to make with --out, or check only: --dry-run" in capsys.readouterr().err
+    assert data("prepare", "--dry-run", "--study", CLEVELAND) == 2
     assert "the study's schema has no query" in capsys.readouterr().err
 
 
@@ -158,11 +160,11 @@ def test_parted_thousands_are_read_once_the_site_says_so(tmp_path: Path, capsys:
     file = written(tmp_path, "\n".join(["age,platelets,ill", *rows]).replace(",050", ",200"))
     study, site = written(tmp_path, STUDY, "study.toml"), written(tmp_path, "decimal = ','", "site.toml")
     for more in ((), ("--site", site)):
-        assert data("check", file, "--study", study, *more) == 1
+        assert data("prepare", "--dry-run", file, "--study", study, *more) == 1
         assert "decimal = ','" not in capsys.readouterr().out
         assert data("prepare", file, "--study", study, "--out", tmp_path / "data", *more) == 2
     site.write_text("thousands = ','")
-    assert data("check", file, "--study", study, "--site", site) == 0
+    assert data("prepare", "--dry-run", file, "--study", study, "--site", site) == 0
     assert data("prepare", file, "--study", study, "--out", tmp_path / "data", "--site", site) == 0
     found = load_transformation(tmp_path / "data" / "transformation.json")
     assert found.fitted[1].centre > 850

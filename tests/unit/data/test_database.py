@@ -58,7 +58,7 @@ def test_the_worked_example(omop: Path, tmp_path: Path, capsys, monkeypatch: pyt
     assert prepared.tolist() == pytest.approx(sorted(age for (age,) in ages), rel=1e-6)
     monkeypatch.setenv(URL_VARIABLE, f"sqlite:///{omop}")
     with pytest.raises(SystemExit) as ended:
-        main(["data", "check", "--study", str(STUDY)])
+        main(["data", "prepare", "--dry-run", "--study", str(STUDY)])
     assert not ended.value.code
 
 

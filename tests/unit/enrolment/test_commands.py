@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
+from client_agent.site.enrolment import look
 from moiety import main
 from protocol.roster.enrolment import fingerprint_of, invitation_line, read_invitation
 from protocol.sharing import Side
@@ -46,7 +47,9 @@ def test_an_invitation_is_the_only_line_on_standard_output(
     assert said(capsys, "server", "admissions", *at_a).startswith("invitation for clinic-1: open, until ")
     (listed,) = json.loads(said(capsys, "server", "admissions", "--json", *at_a))["invited"]
     assert (listed["site"], listed["is"], "secret" in listed) == ("clinic-1", "open", False)
-    assert said(capsys, "server", "withdraw", "clinic-1", *at_a).startswith("clinic-1: withdrawn: 1 invitations")
+    assert said(capsys, "server", "invite", "clinic-1", "--withdraw", *at_a).startswith(
+        "clinic-1: withdrawn: 1 invitations"
+    )
     assert "no invitations: 'moiety server invite NAME'" in said(capsys, "server", "admissions", *at_a)
 
 
@@ -78,21 +81,22 @@ def test_who_registered_is_listed_and_admitted(
 
 
 def test_a_site_shows_its_fingerprint_and_those_of_its_operators(
-    both: Operators, capsys: pytest.CaptureFixture[str]
+    both: Operators, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("client_agent.site.enrolment.look", lambda joined, _way: look(joined, both.send, both.clock))
     site = both.join("clinic-1")
     own = ("--config", str(site.folder / "settings.toml"))
-    printed = said(capsys, "site", "fingerprint", *own)
+    printed = said(capsys, "site", "status", *own)
     for card in (site.party, *(both.desks[side].card for side in Side)):
         assert fingerprint_of(card) in printed
-    shown = json.loads(said(capsys, "site", "fingerprint", "--json", *own))
+    shown = json.loads(said(capsys, "site", "status", "--json", *own))
     assert shown["operators"]["operator-b"] == fingerprint_of(both.desks[Side.B].card)
 
 
 def test_a_folder_that_was_not_joined_is_named(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
     (both.folder / "empty").mkdir()
     config = str(both.folder / "empty" / "settings.toml")
-    assert "empty was not made by 'moiety site join'" in refused(capsys, "site", "fingerprint", "--config", config)
+    assert "empty was not made by 'moiety site join'" in refused(capsys, "site", "status", "--config", config)
 
 
 def test_invitations_that_are_none_are_refused(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +146,7 @@ def test_commands_by_which_keys_are_renewed_and_sites_removed(
         at = ("--config", str(both.folder / side.value / "settings.toml"))
         assert "run the same command, and the requester" in said(capsys, "server", "remove", "clinic-2", *at)
     assert "clinic-2: stays" in said(capsys, "server", "remove", "clinic-2", "--undo", *at_a)
-    monkeypatch.setattr("client_agent.cli.site.Way", lambda _: both.send)
+    monkeypatch.setattr("client_agent.site.enrolment.Way", lambda _: both.send)
     both.clock.now_s = time.time()
     own = ("--reason", "it left", "--config", str(requester.folder / "settings.toml"))
     assert "operator-a keeps 'clinic-2'" in refused(capsys, "site", "remove", "clinic-2", *own)

@@ -243,7 +243,7 @@ def test_what_is_in_force_is_not_withdrawn(
     change(both, requester, "clinic-1")
     both.desks[Side.A].register._write(kept)
     with pytest.raises(SystemExit) as ended:
-        main(("server", "withdraw", "clinic-1", "--config", str(both.folder / "a" / "settings.toml")))
+        main(("server", "invite", "clinic-1", "--withdraw", "--config", str(both.folder / "a" / "settings.toml")))
     assert ended.value.code == 0
     assert capsys.readouterr().out == "clinic-1: withdrawn: 1 invitations and 0 registrations\n"
     assert [one.party for one in both.desks[Side.A].register.known_as("clinic-1")] == [again.party]

@@ -288,8 +288,9 @@ def test_the_commands_print_what_to_read_and_do(tmp_path: Path, capsys: pytest.C
     assert fingerprint_of(card) in said
     assert "moiety server pair THEIRS.card.toml" in said
     with pytest.raises(SystemExit):
-        main(["server", "card", "--config", str(tmp_path / "a" / "settings.toml")])
-    assert fingerprint_of(card) in capsys.readouterr().out
+        main(["server", "status", "--config", str(tmp_path / "a" / "settings.toml")])
+    shown = capsys.readouterr().out
+    assert f"\n    {fingerprint_of(card)}\nthe federation is not founded yet" in shown
     with pytest.raises(SystemExit) as again:
         main(["server", "init", "--side", "a", *told, "--out", str(tmp_path / "a")])
     assert again.value.code == 2

@@ -213,7 +213,7 @@ def test_a_rounds_cpu_is_of_all_vectors() -> None:
     assert servers_cpu_s(one) == pytest.approx(100e-9 * 10**6 * 10)
 
 
-def test_the_report_draws_them_beside_the_figures(tmp_path: Path) -> None:
+def test_the_page_draws_them_beside_the_figures(tmp_path: Path) -> None:
     results, page = tmp_path / "benchmarks", tmp_path / "benchmarks.md"
     write_result(a_result(10**6, 10), results / "round_1e6_10.json")
     write_result(a_result(10**6, 10, tags=True), results / "round_1e6_10_tags.json")

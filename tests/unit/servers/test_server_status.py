@@ -350,7 +350,7 @@ def test_without_a_server_the_database_is_read_and_looking_makes_nothing(config:
     server = open_server(settings)
     signed = sign(study(), REQUESTER, keys(REQUESTER).signing)
     digest = signed.message.digest()
-    server.store.add_study(StudyRecord(digest, signed, StudyState.PAUSED, "the requester is \x1b[2Jaway", 1))
+    server.store.add_study(StudyRecord(digest, signed, StudyState.PAUSED, "the requester is \x1b[2Jaway\u202e", 1))
     server.store.add_ready(digest, "c1")
     server.store.close()
     server.ckks.close()
@@ -363,6 +363,7 @@ def test_without_a_server_the_database_is_read_and_looking_makes_nothing(config:
     assert "\x1b" not in shown
     whole = CliRunner().invoke(command, ["status", "--config", str(config), "--json"]).stdout
     assert json.loads(whole)["studies"][0]["digest"] == digest
+    assert whole.isascii(), "nothing turns the direction of writing"
 
 
 # --- what it never holds ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -81,6 +82,10 @@ def test_a_setting_of_an_earlier_release_is_refused_with_what_holds_instead(
     file.write_text(GOOD)
     monkeypatch.setenv(f"MOIETY_SERVER_{table.upper()}__{name.upper()}", "64")
     with pytest.raises(ConfigurationError, match=rf"^MOIETY_SERVER_{table.upper()}__{name.upper()} is no setting any "):
+        load_settings(file)
+    monkeypatch.delenv(f"MOIETY_SERVER_{table.upper()}__{name.upper()}")
+    monkeypatch.setenv(f"MOIETY_SERVER_{table.upper()}", json.dumps({name: 64}))
+    with pytest.raises(ConfigurationError, match=rf"^MOIETY_SERVER_{table.upper()}: key '{name}' is no setting any "):
         load_settings(file)
 
 

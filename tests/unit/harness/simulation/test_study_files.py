@@ -80,11 +80,13 @@ def test_a_file_goes_before_a_study_of_that_name(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["try_c_2.toml", "try_a_2", "try_a_2.txt"])
-def test_a_study_that_there_is_not_is_refused_with_those_that_there_are(folder: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} cannot be read.* there are: alone, try_a_2, .*, try_b_4$"):
+def test_an_unknown_study_is_refused_with_the_near_ones_and_the_command_that_lists_all(folder: Path, name: str) -> None:
+    meant = "did you mean try_.*[?] 'moiety simulate --list' names"
+    with pytest.raises(ConfigurationError, match=f"{name} cannot be read: .*; {meant}") as refused:
         read_study_file(folder / name)
+    assert "alone" not in refused.value.detail
     (folder / "empty").mkdir()
-    with pytest.raises(ConfigurationError, match=r"none.toml cannot be read.* there are: none$"):
+    with pytest.raises(ConfigurationError, match=r"none.toml cannot be read: [^?]*; 'moiety simulate --list'"):
         read_study_file(folder / "empty" / "none.toml")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_study_file(folder / "nowhere" / "none.toml")
