@@ -15,7 +15,8 @@ import typer
 from host.command_line import end_with
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
 from protocol.text import printable
-from servers.enrolment.cli import ConfigOption, JsonOption, app
+from servers.enrolment import cli as enrolment
+from servers.enrolment.cli import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
     import httpx
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from servers.background.drain import Drained
     from servers.settings import ServerSettings
     from servers.status import PeerStatus, SiteStatus, Status, StorageStatus, StudyStatus
+
+app = enrolment.app
 
 
 def _settings(config: Path) -> ServerSettings:

@@ -66,7 +66,10 @@ def say(settings: AgentSettings, name: str, word: Word, *, sure: bool) -> None:
     """Show the study, ask once more, and keep the word. Raises: ConfigurationError"""
     roster, _ = load_identity(settings)
     if settings.site == roster.requester:
-        raise ConfigurationError(f"this site asked for study {name!r}: end it with 'moiety study cancel {name}'")
+        raise ConfigurationError(
+            f"this site asked for study {name!r}: 'moiety study create' was its word, and 'moiety study cancel {name}' "
+            "ends it"
+        )
     study = show_study(settings, name, json_output=False)
     yes = "approve" if word.approved else "decline"
     if not sure:

@@ -27,6 +27,7 @@ for _name in (
     "safetensors.numpy",
     "servers.cli",
     "servers.ports",
+    "sklearn.metrics",
     "sqlalchemy.dialects.sqlite",
     "torch._dynamo",
     "uvicorn",

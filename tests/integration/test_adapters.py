@@ -87,7 +87,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 def test_a_foreign_trainer_that_takes_the_same_steps_comes_to_the_same_model(
     tmp_path: Path, plain: np.ndarray, kind: str, package: str, program: str
 ) -> None:
-    trainer = {"kind": kind, "python": str(interpreter(kind, package)), "program": str(EXAMPLES / program)}
+    trainer: dict[str, object] = {
+        "kind": kind,
+        "python": str(interpreter(kind, package)),
+        "program": str(EXAMPLES / program),
+    }
     found = model(tmp_path, {"c2": trainer})
     assert np.linalg.norm(plain) > 0.05
     # rounding of two rounds' sums, and float32 in another order

@@ -222,33 +222,44 @@ FUNCTION = "def app(parameters, task): return parameters\n"
 
 
 @pytest.mark.parametrize(
-    ("kind", "program", "more", "verdict", "said"),
+    ("kind", "program", "verdict", "said"),
     [
-        ("python", FUNCTION, "", Verdict.OK, ", numpy "),
-        ("python", f"print('a patient')\n{FUNCTION}", "", Verdict.OK, "is tried when one is there"),
-        ("python", "other = 1\n", "", Verdict.FAILED, "has no 'app': add a line such as: app = my_function"),
-        ("python", "def app(:\n", "", Verdict.FAILED, "SyntaxError"),
-        ("python", "import os\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3 before it said anything"),
-        ("python", "import os\nprint(7)\nos._exit(3)\n", "", Verdict.FAILED, "ended with exit code 3"),
-        ("python", "import time\ntime.sleep(600)\n", "", Verdict.FAILED, "not loaded within 2 s"),
-        ("python", None, "", Verdict.FAILED, "key 'trainer.program': "),
-        ("flower", "app = None\n", "", Verdict.FAILED, "No module named 'flwr'"),
+        ("python", FUNCTION, Verdict.OK, ", numpy "),
+        ("python", f"print('a patient')\n{FUNCTION}", Verdict.OK, "is tried when one is there"),
+        ("python", "other = 1\n", Verdict.FAILED, "has no 'app': add a line such as: app = my_function"),
+        ("python", "def app(:\n", Verdict.FAILED, "SyntaxError"),
+        ("python", "import os\nos._exit(3)\n", Verdict.FAILED, "ended with exit code 3 before it said anything"),
+        ("python", "import os\nprint(7)\nos._exit(3)\n", Verdict.FAILED, "ended with exit code 3"),
+        ("python", None, Verdict.FAILED, "key 'trainer.program': "),
+        ("flower", "app = None\n", Verdict.FAILED, "No module named 'flwr'"),
     ],
 )
 def test_a_trainer_of_its_own_is_looked_at(
-    config: Path, tmp_path: Path, kind: str, program: str | None, more: str, verdict: Verdict, said: str
+    config: Path, tmp_path: Path, kind: str, program: str | None, verdict: Verdict, said: str
 ) -> None:
     if program is not None:
         (tmp_path / "site.py").write_text(program)
     if kind == "flower" and importlib.util.find_spec("flwr") is not None:
         pytest.skip("Flower is installed beside Moiety here")
-    text = f'\n[trainer]\nkind = "{kind}"\npython = "{sys.executable}"\nprogram = "site.py"\n{more}'
+    text = f'\n[trainer]\nkind = "{kind}"\npython = "{sys.executable}"\nprogram = "site.py"\n'
     config.write_text(config.read_text() + text)
     seen = found(config)["trainer"]
     assert seen.verdict is verdict, seen
     assert said in seen.found
     assert verdict is Verdict.OK or seen.fix
     assert "a patient" not in seen.found
+
+
+def test_a_trainer_that_trains_at_import_is_given_up(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_agent.doctor._LOADS_WITHIN_S", 2.0)
+    (tmp_path / "site.py").write_text("import time\ntime.sleep(600)\n")
+    text = f'\n[trainer]\nkind = "python"\npython = "{sys.executable}"\nprogram = "site.py"\n'
+    config.write_text(config.read_text() + text)
+    seen = found(config)["trainer"]
+    assert seen.verdict is Verdict.FAILED
+    assert "not loaded within 2 s" in seen.found
 
 
 def test_an_interpreter_that_is_none_is_named(config: Path, tmp_path: Path) -> None:

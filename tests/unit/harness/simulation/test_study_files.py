@@ -121,7 +121,9 @@ def test_a_bare_name_is_a_study_that_comes_along(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     assert read_study_file(Path("mnist_b_10")).tables["name"] == "mnist-b-10"
     assert read_study_file(Path("heart_disease")).source == str(STUDIES / "heart_disease.toml")
-    with pytest.raises(ConfigurationError, match=r"^mnist_b_11 cannot be read.* breast_cancer, .*mnist_g_50"):
+    with pytest.raises(
+        ConfigurationError, match=r"^mnist_b_11 cannot be read.*did you mean mnist_b_10 or .*simulate --list"
+    ):
         read_study_file(Path("mnist_b_11"))
 
 
