@@ -23,6 +23,7 @@ from tests.kit.disk import in_memory
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):  # read on import
     os.environ[_name] = "1"
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 leaves its workers nothing beside other tests
 _memory = in_memory()
 if "TMPDIR" not in os.environ and _memory is not None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_memory)
