@@ -87,6 +87,7 @@ NAN = np.where(np.arange(12).reshape(4, 3) == 7, np.float32("nan"), X)
         ({"X": X[:, :2], "y": Y}, r"shape \[2\], the model takes \[3\]"),
         ({"X": NAN, "y": Y}, "1 rows, the first is row 2"),
         ({"X": X, "y": Y + 1}, r"y lies in 1\.\.2, the model's classes are 0\.\.1"),
+        ({"X": X, "y": Y - 1}, r"y lies in -1\.\.0"),
         ({"X": X[:0], "y": Y[:0]}, "no example"),
         ({"X": X, "y": np.array([None] * 4, dtype=object)}, "no readable"),
     ],
