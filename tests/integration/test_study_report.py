@@ -95,6 +95,8 @@ def test_a_study_that_is_over(ended: tuple[AgentSettings, AgentSettings, StudyRe
     assert stayed.missed == ()
     assert stayed.distance is not None
     assert stayed.first_weight is not None
+    given = [one.numerator / r.grid for r in whole.rounds for one in r.weights if one.site == stayed.site]
+    assert stayed.weights == pytest.approx(sum(given))
     assert left.sums < ROUNDS
     assert {one.why for one in left.missed} <= {Absent.NO_CONTRIBUTION, Absent.GIVEN_UP, Absent.NOT_LISTED}
     assert sum(one.rounds for one in left.missed) == ROUNDS - left.sums
