@@ -254,9 +254,9 @@ def require_own_budget(study: Study, settings: AgentSettings, came_with: str, fi
     """All rounds fit into what is left of this site's budget. Raises: PolicyRefusal, ConfigurationError"""
     if study.privacy is None:
         return
-    from client_agent.learning.plugin import fitting_data
+    from client_agent.learning.plugin import fitting_data, study_plugin
 
-    train = fitting_data(study, settings.data, None).train
+    train = fitting_data(study, settings.data, study_plugin(study, settings.plugin)).train
     seen = train if finish is None else finish.parts(train, 0)[0]
     require_room_for(study, len(seen), budget_memory(settings.state_dir, came_with), settings.policy)
 

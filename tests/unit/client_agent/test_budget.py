@@ -379,7 +379,9 @@ CAME_WITH = keys(SITE).party().signing_key
 
 
 def settings(folder: Path, **policy: Any) -> Any:
-    return SimpleNamespace(state_dir=folder, site=SITE, data=folder / "data", policy=SitePolicy(**policy))
+    return SimpleNamespace(
+        state_dir=folder, site=SITE, data=folder / "data", plugin=folder / "plugin.py", policy=SitePolicy(**policy)
+    )
 
 
 def count(folder: Path) -> BudgetMemory:
@@ -444,6 +446,19 @@ def test_a_study_that_the_requesters_budget_does_not_hold_is_not_created(tmp_pat
         require_own_budget(noised_federation(100), at, CAME_WITH, None)
     most = next(n for n in range(10, 100) if refused(n + 1, at, None))
     assert refused(most, at, FinishTable(held_out=0.5)), "with fewer records each is drawn more often"
+
+
+def test_a_plugins_own_examples_are_those_that_the_budget_counts(tmp_path: Path) -> None:
+    """They need not lie in a data folder of the built-in models' form."""
+    (tmp_path / "plugin.py").write_text(
+        "import numpy as np\ndef model(): ...\ndef loss(model, batch): ...\n"
+        "def data(path):\n    both = np.zeros((100, 5), np.float32), np.arange(100) % 3\n    return both, both\n"
+    )
+    spec = model_spec("linear", (5,), (), 3).model_copy(update={"kind": "plugin"})
+    at = settings(tmp_path, epsilon=4.0, delta=DELTA)
+    require_own_budget(noised_federation(10).model_copy(update={"model": spec}), at, CAME_WITH, None)
+    with pytest.raises(PolicyRefusal, match=r"budget_spent: .* with its 100 rounds"):
+        require_own_budget(noised_federation(100).model_copy(update={"model": spec}), at, CAME_WITH, None)
 
 
 def refused(rounds: int, at: Any, finish: FinishTable | None) -> bool:
