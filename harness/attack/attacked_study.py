@@ -153,7 +153,7 @@ def program_versions() -> dict[str, str]:
     return {one.name: one.version for one in versions()}
 
 
-def line_of(kind: type[L], of: AttackedStudy, history: RunHistory, **found: Any) -> L:  # noqa: ANN401
+def line_of(kind: type[L], of: AttackedStudy, history: RunHistory, **found: Any) -> L:  # noqa: ANN401 - its fields
     """A line of this kind: as much as it has fields for of what every study has, and what was found."""
     facts = {
         "study": of.case.name,

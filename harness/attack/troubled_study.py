@@ -175,7 +175,8 @@ class Troubled(Judge):
         self.steps = 0
 
     def fate(self, passing: Passing) -> Fate:
-        drawn = random.Random(f"{self._seed} {passing.sender} {passing.to} {passing.number}")  # noqa: S311
+        place = f"{self._seed} {passing.sender} {passing.to} {passing.number}"
+        drawn = random.Random(place)  # noqa: S311  # accidents that a seed repeats are no secret
         fate = self._draw(drawn, passing)
         self.injected.update(kinds(fate))
         self.steps += 1

@@ -245,9 +245,10 @@ def one_back(url: str) -> None:
     with closing(sqlite3.connect(before)) as connection:
         connection.execute("ATTACH ? AS now", (str(now),))
         for table in _tables(connection, "main") & _tables(connection, "now") - {_OF_ALEMBIC}:
-            columns = ", ".join(f'"{one}"' for one in _columns(connection, table))
-            connection.execute(f'DELETE FROM main."{table}"')  # noqa: S608  # names from the schema itself
-            connection.execute(f'INSERT INTO main."{table}" ({columns}) SELECT {columns} FROM now."{table}"')  # noqa: S608
+            columns = ", ".join(f'"{one}"' for one in _columns(connection, table))  # names from the schema itself
+            connection.execute(f'DELETE FROM main."{table}"')  # noqa: S608
+            copied = f'INSERT INTO main."{table}" ({columns}) SELECT {columns} FROM now."{table}"'  # noqa: S608
+            connection.execute(copied)
         connection.commit()
     for beside in ("-wal", "-shm"):
         now.with_name(now.name + beside).unlink(missing_ok=True)
@@ -255,6 +256,7 @@ def one_back(url: str) -> None:
 
 
 def _tables(connection: sqlite3.Connection, schema: str) -> set[str]:
+    # the schema is main or now
     found = connection.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table'")  # noqa: S608
     return {name for (name,) in found if not name.startswith("sqlite_")}
 

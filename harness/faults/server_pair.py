@@ -93,7 +93,10 @@ class Pair:
 
     def start(self, side: Side) -> None:
         """Raises: MoietyError, OSError, when it cannot"""
-        clock = lambda: self.clock.now() + self.off_s[f"server {side.value}"]  # noqa: E731
+
+        def clock() -> float:
+            return self.clock.now() + self.off_s[f"server {side.value}"]
+
         points = Reaching(side, self._reached, self._counted)
         with (
             mock.patch("servers.server.failpoints_of", return_value=points),
@@ -276,7 +279,7 @@ async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: l
             await asyncio.Event().wait()
         return {"type": "http.request", "body": coming.pop(), "more_body": bool(coming)}
 
-    async def send(message: Any) -> None:  # noqa: ANN401
+    async def send(message: Any) -> None:  # noqa: ANN401  # as ASGI declares it
         if message["type"] == "http.response.start":
             begun.update(message)
         else:

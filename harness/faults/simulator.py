@@ -7,7 +7,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -126,7 +126,7 @@ class WholeStudy(Simulation):
             self.network.injected["agent ended by an error"] += 1
             if not self._away[site]:
                 self.goes(site)
-                self.later(now_s + STARTED_AGAIN_S, lambda site=site: self.comes_back(site))  # type: ignore[misc]
+                self.later(now_s + STARTED_AGAIN_S, partial(self.comes_back, site))
 
     def goes(self, party: Party) -> None:
         self._away[party] += 1

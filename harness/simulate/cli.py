@@ -21,7 +21,7 @@ class _StudyFirst(TyperGroup):
         named = bool(args) and (args[0] in self.commands or args[0] == "--help")
         return super().parse_args(ctx, args if named else [_STUDY, *args])
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # typer keeps a click of its own
         super().format_help(ctx, formatter)
         formatter.write_paragraph()
         study = self.commands[_STUDY]

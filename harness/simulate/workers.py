@@ -245,7 +245,7 @@ def _anywhere(planned: PlannedRun) -> PlannedRun:
 def _tasks_as_they_finish(
     ray: Any,  # noqa: ANN401  (Ray is an extra)
     waiting: dict[Any, PlannedRun],
-    rounds: Any,  # noqa: ANN401
+    rounds: Any,  # noqa: ANN401  # Ray's handles have no types here
     show: Callable[[RoundDone], None],
 ) -> Iterator[tuple[PlannedRun, RunLine]]:
     while waiting:
@@ -259,7 +259,7 @@ def _tasks_as_they_finish(
             yield one, line
 
 
-def _line(ray: Any, under_way: Any, planned: PlannedRun) -> RunLine:  # noqa: ANN401
+def _line(ray: Any, under_way: Any, planned: PlannedRun) -> RunLine:  # noqa: ANN401  # Ray has no types here
     try:
         found: RunLine | _Refused = ray.get(under_way)
     except ray.exceptions.RayTaskError as error:
@@ -336,7 +336,7 @@ def _connected(cluster: RayCluster) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _require_room(ray: Any, cluster: RayCluster) -> None:  # noqa: ANN401
+def _require_room(ray: Any, cluster: RayCluster) -> None:  # noqa: ANN401  # Ray has no types here
     """A task that no machine has room for would wait for ever. Raises: ConfigurationError"""
     machines = [one["Resources"] for one in ray.nodes() if one["Alive"]]
     if any(one.get("CPU", 0) >= cluster.cpus_per_run and one.get("GPU", 0) >= cluster.gpus_per_run for one in machines):

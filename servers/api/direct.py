@@ -73,7 +73,7 @@ class _Call:
         return found
 
     async def __call__(self, request: Request, given: Given, known: dict[Any, Any]) -> Any:  # noqa: ANN401
-        """Dependencies first, in their order, each once per request."""
+        """Return what the route returns. Dependencies first, in their order, each once per request."""
         arguments: Given = {}
         for name, of in self.arguments:
             if isinstance(of, _Call):

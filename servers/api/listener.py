@@ -191,6 +191,7 @@ class BoundedHttp(HttpToolsProtocol):
         """As uvicorn's; but what the application has not yet asked for is copied only where more comes behind it."""
         if self.cycle.response_complete:
             return
+        # uvicorn declares bytes and joins bytearrays
         self.cycle.body = self.cycle.body + body if self.cycle.body else body  # type: ignore[assignment]
         if len(self.cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()

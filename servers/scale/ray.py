@@ -124,7 +124,7 @@ def code_digest() -> str:
     return found.hexdigest()
 
 
-def _connected(address: str | None, cpus: int) -> Any:  # noqa: ANN401
+def _connected(address: str | None, cpus: int) -> Any:  # noqa: ANN401  # Ray has no types here
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else a local cluster reports what it does to Ray's makers
     _require_guarded(address)
     try:
