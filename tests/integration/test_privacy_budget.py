@@ -66,6 +66,17 @@ def run(running: InMemoryFederation, study: Study, *sites: str) -> None:
     running.until(f"the end of {study.name}", finished(running, study.name, *(sites or SITES)))
 
 
+def begin_both(running: InMemoryFederation, least: int) -> None:
+    """Hand in studies ``one`` and ``other``; no round of either before the others have begun both: c3 comes last."""
+    *early, last = SITES
+    running.start(*early)
+    for name in ("one", "other"):
+        running.hand_in(noised(running, name, 3, least=least))
+    journals = [journal(running, site, name) for site in early[1:] for name in ("one", "other")]
+    running.until("both are begun", lambda: all(one.site_state() is not None for one in journals))
+    running.start(last)
+
+
 def test_a_budget_is_kept_across_studies_and_one_that_would_exceed_it_never_begins(tmp_path: Path) -> None:
     with federation(tmp_path, c1=budget(1, 5)) as running:
         running.start()
@@ -83,9 +94,7 @@ def test_a_budget_is_kept_across_studies_and_one_that_would_exceed_it_never_begi
 def test_a_study_ends_for_a_site_before_its_budget_is_exceeded_and_goes_on_with_the_others(tmp_path: Path) -> None:
     """Two studies that fit one by one, side by side: together they do not."""
     with federation(tmp_path, c1=budget(1, 4)) as running:
-        running.start()
-        for name in ("one", "other"):
-            running.hand_in(noised(running, name, 3, least=2))
+        begin_both(running, least=2)
         for name in ("one", "other"):
             running.until(f"the end of {name}", finished(running, name, SITES[0], "c1"))
         spent = trainings(running, "c1")
@@ -103,9 +112,7 @@ def test_a_study_ends_for_a_site_before_its_budget_is_exceeded_and_goes_on_with_
 
 def test_the_requesters_own_budget_ends_the_study_for_all(tmp_path: Path) -> None:
     with federation(tmp_path, requester=budget(0, 4)) as running:
-        running.start()
-        for name in ("one", "other"):
-            running.hand_in(noised(running, name, 3))
+        begin_both(running, least=3)
         for name in ("one", "other"):
             running.until(f"the end of {name}", finished(running, name, *SITES))
         ends = [end_of(running, name) for name in ("one", "other")]
