@@ -137,14 +137,11 @@ def verify_request(
     headers: Sequence[tuple[str, str]],
     keys: Callable[[str], VerifyKey | None],
     now: int,
-    *,
-    max_age_s: int = MAX_AGE_S,
-    max_skew_s: int = MAX_SKEW_S,
 ) -> VerifiedRequest:
     """Check the one signature of a request against ``keys`` (key id -> key, None if unknown) at unix time ``now``.
 
-    Checks:  exactly one signature, of the one form; created between ``now - max_age_s`` and ``now + max_skew_s``; the
-             signature itself
+    Checks:  exactly one signature, of the one form; created at most ``MAX_AGE_S`` ago and at most
+             ``MAX_SKEW_S`` ahead; the signature itself
     Leaves:  the body's digest and the nonce's freshness to the caller
     Hides:   whether a key id is known: an unknown one costs as much and is refused with the same words as a signature
              that does not match
@@ -164,7 +161,7 @@ def verify_request(
     parameters, _, created, key_id, nonce, tag = stated.groups()
     if tag != TAG:
         raise BadSignature(f"the signature's tag must be {TAG!r}: it was made for something else or another version")
-    require_time(int(created), now, max_age_s, max_skew_s)
+    require_time(int(created), now)
     key = keys(key_id)
     base = _request_base(method, url, field, digest_value(field, body_digest), parameters)
     try:
@@ -318,17 +315,17 @@ def signed_digest(headers: Sequence[tuple[str, str]]) -> tuple[DigestField, byte
     return field, base64.b64decode(match[1])
 
 
-def require_time(created: int, now: int, max_age_s: int = MAX_AGE_S, max_skew_s: int = MAX_SKEW_S) -> None:
+def require_time(created: int, now: int) -> None:
     """When a request says that it was made. Raises: BadSignature, unless that is about now"""
     age_s = now - created
-    if age_s > max_age_s:
+    if age_s > MAX_AGE_S:
         raise BadSignature(
-            f"the request was signed {age_s} s ago, at most {max_age_s} s are allowed: sign it again, "
+            f"the request was signed {age_s} s ago, at most {MAX_AGE_S} s are allowed: sign it again, "
             "and check this machine's clock"
         )
-    if age_s < -max_skew_s:
+    if age_s < -MAX_SKEW_S:
         raise BadSignature(
-            f"the request was signed {-age_s} s in the future, at most {max_skew_s} s are allowed: "
+            f"the request was signed {-age_s} s in the future, at most {MAX_SKEW_S} s are allowed: "
             "check this machine's clock"
         )
 

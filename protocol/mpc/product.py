@@ -57,14 +57,13 @@ def finish(own: Ring, peer_masked: Ring, half: CorrelationHalf, side: Side) -> R
     return segment_sums([half.lengths], terms) + half.products
 
 
-def zero_sharing(key: bytes, context: bytes | str, n: int) -> Ring:
+def zero_sharing(key: bytes, context: str, n: int) -> Ring:
     """Pseudo-random elements that A adds and B subtracts, to refresh shares before they are opened.
 
     Requires: ``key`` common to A and B alone; ``context`` never used for two openings
     Shapes:   -> uint64[n], ring 2^64
     """
-    raw = context.encode() if isinstance(context, str) else context
-    return expand(derive(key, f"zero sharing {raw.hex()}"), Usage.ZERO_SHARING, n)
+    return expand(derive(key, f"zero sharing {context.encode().hex()}"), Usage.ZERO_SHARING, n)
 
 
 def _require_fit(own: Ring, half: CorrelationHalf) -> None:

@@ -6,7 +6,6 @@ Unit tests: no party of a federation can make these alone. What parties can send
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
@@ -16,23 +15,14 @@ import pytest
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import to_signed
 from protocol.channel.sealing import SealedReader, seal_message
-from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, MalformedMessage
+from protocol.errors import BrokenSeal, ConsistencyCheckFailed, MalformedMessage
 from protocol.messages.control import (
-    Announcement,
     ContributionHeader,
-    Receipt,
-    ReleaseSet,
     ShareKind,
-    Signature,
-    Signed,
-    check_signature,
-    require_signatures,
-    sign,
 )
 from protocol.ot import extension
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
-from tests.unit.parties import announcement as announced
 from tests.unit.parties import parties, study
 
 CHI = bytes(range(16))
@@ -59,23 +49,6 @@ def passes(delta: bytes, seen: np.ndarray, claimed: extension.CheckAnswer) -> bo
     except ConsistencyCheckFailed:
         return False
     return True
-
-
-def test_guessing_bits_of_delta_after_chi_is_known_passes_once_in_two_to_the_k():
-    """The best a receiver can do with k wrong columns: fit its answer to a guess of k bits of Delta. One Delta fits."""
-    wrong = [3, 40, 127]
-    guess = (1, 0, 1)
-    passed = []
-    for bits in itertools.product((0, 1), repeat=len(wrong)):
-        delta = bytearray(range(100, 116))
-        for column, bit in zip(wrong, bits, strict=True):
-            delta[column // 8] = delta[column // 8] & ~(1 << column % 8) | bit << column % 8
-        honest, errors, seen = cheating_columns(bytes(delta), wrong)
-        fitted = honest.column_hashes.copy()
-        fitted[wrong] ^= np.array(guess, np.uint8)[:, None] * extension.column_hashes(CHI, errors)[wrong]
-        if passes(bytes(delta), seen, extension.CheckAnswer(honest.choices_hash, fitted)):
-            passed.append(bits)
-    assert passed == [guess]
 
 
 def test_two_factions_of_columns_cannot_both_be_claimed():
@@ -142,49 +115,6 @@ def test_a_header_of_the_same_meaning_in_other_bytes_does_not_open():
     assert ContributionHeader.parse(new) == ContributionHeader.parse(old)
     with pytest.raises(BrokenSeal):
         SealedReader(keys.sealing).feed(reheaded(sealed, old, new))
-
-
-def test_a_signature_of_one_study_is_none_for_another():
-    federation = parties()
-    roster, key = federation.roster.message, federation.keys["hospital-0"].signing
-    one, other = study(roster.digest()), study(roster.digest(), dimension=8)
-    signed = sign(announced(one.digest()), "hospital-0", key)
-    require_signatures(signed, roster, ["hospital-0"])
-    moved = Signed[Announcement](message=announced(other.digest()), signatures=signed.signatures)
-    with pytest.raises(BadSignature):
-        require_signatures(moved, roster, ["hospital-0"])
-
-
-def test_a_signature_over_one_kind_of_message_is_none_over_another_with_the_same_bytes():
-    class Lookalike(Receipt):
-        KIND = "lookalike"
-
-    federation = parties()
-    fields: dict[str, Any] = {
-        "study_digest": "a" * 64,
-        "round": 1,
-        "attempt": 1,
-        "site": "hospital-1",
-        "body_digest": "b" * 64,
-    }
-    receipt, lookalike = Receipt(side=Side.A, **fields), Lookalike(side=Side.A, **fields)
-    assert receipt.canonical() == lookalike.canonical()
-    assert receipt.digest() != lookalike.digest()
-    party = federation.roster.message.operator_a
-    signature = sign(lookalike, party.name, federation.keys[party.name].signing).signatures[0]
-    with pytest.raises(BadSignature):
-        check_signature(receipt, signature, party)
-
-
-def test_another_partys_signature_under_a_borrowed_name_is_refused():
-    federation = parties()
-    release = ReleaseSet(study_digest="a" * 64, round=1, attempt=1, agreed_set_digest="b" * 64, sites=("hospital-0",))
-    by_site = sign(release, "hospital-1", federation.keys["hospital-1"].signing).signatures[0]
-    borrowed = Signed[ReleaseSet](
-        message=release, signatures=(Signature(signer="hospital-0", value=by_site.value), by_site)
-    )
-    with pytest.raises(BadSignature):
-        require_signatures(borrowed, federation.roster.message, ["hospital-0"])
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", '"600"', "true"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,8 @@ from protocol.arithmetic.kernels import open_average
 from protocol.arithmetic.ring import from_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.rules.fedavg import counts_vector
-from protocol.sharing import chunk_source, split
 
 T_SEED = bytes(range(1, 33))
-
-
-def run(sites, rng, chunk):
-    """Share, sum at both servers, mask, combine, open: in chunks, as int64."""
-    shares = [split(from_signed(x), rng.bytes(32)) for x in sites]
-    sides = [[chunk_source(pair[side]) for pair in shares] for side in (0, 1)]
-    n = sites[0].size
-    opened = []
-    for start in range(0, n, chunk):
-        stop = min(start + chunk, n)
-        y_a, y_b = (release.sum_chunk(sources, start, stop) for sources in sides)
-        vector = release.combine_chunk(release.masked_sum_chunk(y_a, T_SEED, start), y_b)
-        opened.append(release.open_aggregate_chunk(vector, T_SEED, start, 10**6))
-    return np.concatenate(opened)
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 500, 1001, 4096])
-def test_the_agents_open_the_exact_sum(rng, chunk):
-    sites = [rng.integers(-1000, 1000, 1001) for _ in range(4)]
-    assert np.array_equal(run(sites, rng, chunk), sum(sites))
 
 
 def test_elements_behind_the_model_open_without_a_bound():
@@ -71,38 +49,6 @@ def test_chunks_of_different_lengths_are_refused():
         release.combine_chunk(short, long)
     with pytest.raises(ProtocolViolation, match="equally long"):
         release.sum_chunk([lambda start, stop: short], 0, 4)
-
-
-@pytest.mark.parametrize(("measured", "factor"), [(True, 3), (False, 5)])
-@pytest.mark.parametrize("numerators", [0, 1, 33, 96, 1000])
-def test_the_bound_is_exact_and_rounds_up(identity, blocks, measured, factor, numerators):
-    coarse = identity.model_copy(update={"weight_grid": 7})
-    for parameters in (identity, blocks, coarse):
-        exact = Fraction(factor * parameters.encoded_norm * numerators, parameters.weight_grid) + 4
-        bound = release.coordinate_bound(parameters, numerators, 4, measured)
-        assert exact <= bound < exact + 1
-
-
-def test_an_honest_sum_is_within_the_bound(identity, rng):
-    numerators = [32, 32, 7, 1]
-    total = np.zeros(identity.dimension, dtype=np.uint64)
-    for numerator in numerators:
-        update = np.zeros(identity.dimension)
-        update[3] = identity.clip_norm * numerator / 32
-        total += fixed_point.encode(update, identity, rng.bytes(32))
-    vector = release.masked_sum_chunk(total, T_SEED, 0)
-    bound = release.coordinate_bound(identity, sum(numerators), len(numerators), measured=True)
-    opened = release.open_aggregate_chunk(vector, T_SEED, 0, bound)
-    average = release.average_chunk(opened, sum(numerators) / 32, identity)
-    assert average[3] == np.float32(identity.clip_norm)
-
-
-def test_the_average_has_a_fixed_order_of_operations(identity, rng):
-    signed = rng.integers(-(2**40), 2**40, 1000)
-    average = release.average_chunk(signed, 2.53125, identity)
-    assert average.dtype == np.float32
-    divisor = identity.scale * 2.53125
-    assert average.tolist() == [float(np.float32(float(value) / divisor)) for value in signed.tolist()]
 
 
 @pytest.mark.parametrize("weights", [0.0, -1.0, float("nan")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.arithmetic.ring import Usage, expand, from_bytes
+from protocol.arithmetic.ring import from_bytes
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource
 from protocol.messages.contribution import content_bytes
 from protocol.messages.control import Announcement, Purpose, RuleName, RuleSpec, ShareKind, Study
@@ -30,21 +30,6 @@ from tests.unit.client_agent.federation import ROSTER, announcement, release, st
 
 SEED = bytes(range(32))
 EDGES = np.array([0, 1, 2**32, 2**63, 2**64 - 1], dtype=np.uint64)
-
-
-def test_a_vector_is_reconstructed_from_both_shares_in_either_order(rng):
-    for n in (0, 1, 1001):
-        x = rng.integers(0, 2**64, n, dtype=np.uint64)
-        x[: min(n, 5)] = EDGES[: min(n, 5)]
-        seed_share, vector_share = split(x, SEED)
-        assert np.array_equal(reconstruct(seed_share, vector_share), x)
-        assert np.array_equal(reconstruct(vector_share, seed_share), x)
-
-
-def test_the_vector_share_is_the_vector_minus_the_seeds_stream():
-    _, vector_share = split(EDGES, SEED)
-    stream = expand(SEED, Usage.SHARE, 5)
-    assert vector_share.vector.tolist() == [(int(a) - int(b)) % 2**64 for a, b in zip(EDGES, stream, strict=True)]
 
 
 def test_pieces_are_shared_and_read_as_the_whole(rng):

@@ -201,19 +201,6 @@ def test_no_value_is_opened_twice_under_the_same_refreshing(identity, rng, opens
         assert np.unique(values).size == values.size
 
 
-def test_a_round_without_distances_opens_the_range_check_alone(parameters, rng):
-    sketch = sketch_vector(CHALLENGE, ring(rng.integers(-9, 9, parameters.dimension)), parameters)
-    a, b = measure(rng, CHALLENGE, sketch, None, parameters)
-    assert open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", True, None)
-
-
-def test_a_site_out_of_range_opens_no_distance(parameters, rng):
-    x = np.full(parameters.dimension, 2**40, dtype=np.uint64)
-    sketch = sketch_vector(CHALLENGE, x, parameters)
-    a, b = measure(rng, CHALLENGE, sketch, np.zeros_like(sketch), parameters)
-    assert open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", False, None)
-
-
 def test_opening_shares_are_fresh_and_carry_nothing_in_repr(identity, rng):
     sketch = ring(range(identity.dimension))
     first, _ = measure(rng, CHALLENGE, sketch, sketch, identity)
@@ -222,12 +209,6 @@ def test_opening_shares_are_fresh_and_carry_nothing_in_repr(identity, rng):
     assert first.values.size == 1
     assert first.values[0] != second.values[0]
     assert repr(first) == "OpeningShare(site='site-1')"
-
-
-def test_range_shares_stay_below_their_modulus(parameters, rng):
-    sketch = uniform(rng, parameters.sketched_length)
-    for opening in measure(rng, CHALLENGE, sketch, None, parameters):
-        assert int(opening.range_shares.max()) < 2 ** (64 - parameters.range_bits)
 
 
 def test_the_refreshing_depends_on_context_and_site(identity, rng):
@@ -252,15 +233,6 @@ def test_a_correlation_of_other_lengths_is_refused(identity, rng):
         measurement.masked(operands, half)
     with pytest.raises(ProtocolViolation, match="40 of 40 are needed"):
         measurement.opening_share(Side.A, operands, uniform(rng, 141), half, bytes(32), "c", identity)
-
-
-def test_the_lengths_are_the_studys(parameters, rng):
-    x = uniform(rng, parameters.sketched_length)
-    operands = prepared(Side.B, "s", x, x, parameters)
-    lengths = measurement.product_lengths(Needs.DISTANCES, 1, False, parameters)
-    assert lengths == (parameters.sketched_length, *[1] * 40)
-    assert operands.lengths == lengths
-    assert measurement.operand_vector(operands).shape == (sum(lengths),)
 
 
 def test_shares_that_do_not_belong_together_are_refused(identity, rng):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from protocol.errors import MalformedMessage, ProtocolViolation
@@ -12,38 +11,9 @@ from protocol.mpc import measurement, product
 from protocol.parameters import Needs
 from protocol.sharing import Side
 
-from .dealt import correlation, ring, share, uniform
+from .dealt import correlation, ring, uniform
 
 # --- product ----------------------------------------------------------------------------------------------------------
-
-EDGES = ring([0, 1, 2**32, 2**63 - 1, 2**63, -1])
-
-
-def run(rng, x, y, lengths):
-    half_a, half_b = correlation(rng, lengths)
-    from_a, from_b = product.mask(x, half_a), product.mask(y, half_b)
-    share_a = product.finish(x, from_b, half_a, Side.A)
-    share_b = product.finish(y, from_a, half_b, Side.B)
-    return share_a + share_b
-
-
-@pytest.mark.parametrize("lengths", [(1,), (6,), (1, 1, 1), (2048, *(1,) * 40), (5, 1, 300, 2)])
-def test_shares_add_up_to_every_inner_product(rng, lengths):
-    x, y = uniform(rng, sum(lengths)), uniform(rng, sum(lengths))
-    x[: min(6, x.size)], y[: min(6, y.size)] = EDGES[: x.size], EDGES[::-1][: y.size]
-    expected, at = [], 0
-    for n in lengths:
-        pairs = zip(x[at : at + n].tolist(), y[at : at + n].tolist(), strict=True)
-        expected.append(sum(a * b for a, b in pairs) % 2**64)
-        at += n
-    assert run(rng, x, y, lengths).tolist() == expected
-
-
-def test_the_masked_vector_is_the_difference_to_the_correlation(rng):
-    half, _ = correlation(rng, (6,))
-    assert product.mask(EDGES, half).tolist() == [
-        (int(x) - int(a)) % 2**64 for x, a in zip(EDGES, half.vector, strict=True)
-    ]
 
 
 def test_operands_of_another_length_are_refused(rng):
@@ -61,14 +31,6 @@ def test_a_peers_vector_of_another_length_is_refused(rng, side):
         product.finish(uniform(rng, 5), uniform(rng, 4), half, side)
 
 
-def test_zero_sharings_are_the_same_for_both_sides_and_new_for_every_context():
-    key = bytes(range(32))
-    first = product.zero_sharing(key, "round 1", 41)
-    assert np.array_equal(first, product.zero_sharing(key, b"round 1", 41))
-    others = [product.zero_sharing(key, "round 2", 41), product.zero_sharing(bytes(32), "round 1", 41)]
-    assert all(not np.any(first == other) for other in others)
-
-
 # --- quantity ---------------------------------------------------------------------------------------------------------
 
 MODULUS = 2**64
@@ -76,35 +38,6 @@ MODULUS = 2**64
 
 def inner(x, y) -> int:
     return sum(int(a) * int(b) for a, b in zip(x, y, strict=True))
-
-
-def added(factor_a: measurement.Factor, factor_b: measurement.Factor, product_a: int) -> int:
-    """Both shares of the quantity, from any split of the product of the two factors."""
-    product_b = (inner(factor_a.own, factor_b.own) - product_a) % MODULUS
-    return (factor_a.share(product_a) + factor_b.share(product_b)) % MODULUS
-
-
-@pytest.mark.parametrize("product_a", [0, 1, 2**63, 2**64 - 1])
-def test_shares_add_up_to_the_quantity_however_the_product_is_split(rng, product_a):
-    """On any ring elements, mod 2^64; the range check is what makes the numbers true integers."""
-    x, y = uniform(rng, 9), uniform(rng, 9)
-    (x_a, x_b), (y_a, y_b) = share(rng, x), share(rng, y)
-    squared = added(measurement.distance_factor(x_a, y_a), measurement.distance_factor(x_b, y_b), product_a)
-    assert squared == sum((int(a) - int(b)) ** 2 for a, b in zip(x, y, strict=True)) % MODULUS
-    both = added(
-        measurement.inner_product_factor(Side.A, x_a, y_a),
-        measurement.inner_product_factor(Side.B, x_b, y_b),
-        product_a,
-    )
-    assert both == inner(x, y) % MODULUS
-
-
-def test_an_inner_product_pairs_each_sides_query_with_the_others_sketch(rng):
-    x, q = uniform(rng, 5), uniform(rng, 5)
-    at_a, at_b = (measurement.inner_product_factor(side, x, q) for side in Side)
-    assert at_a.own.tolist() == [*q.tolist(), *x.tolist()]
-    assert at_b.own.tolist() == [*x.tolist(), *q.tolist()]
-    assert at_a.local == at_b.local == inner(q, x) % MODULUS
 
 
 def test_a_factor_shows_nothing_in_its_repr(rng):
@@ -117,22 +50,6 @@ def test_a_query_of_another_length_is_refused(rng):
             measurement.inner_product_factor(side, uniform(rng, 3), uniform(rng, 4))
     with pytest.raises(MalformedMessage, match="as many elements"):
         measurement.distance_factor(uniform(rng, 3), uniform(rng, 4))
-
-
-@pytest.mark.parametrize("side", list(Side))
-def test_each_need_has_its_factors(rng, side):
-    x, q, earlier = uniform(rng, 4), uniform(rng, 4), [uniform(rng, 4) for _ in range(3)]
-
-    def own(opens: Needs, query: np.ndarray | None) -> list[list[int]]:
-        return [factor.own.tolist() for factor in measurement.factors(side, opens, x, query, earlier)]
-
-    assert own(Needs.NOTHING, None) == []
-    assert own(Needs.PAIRS, None) == [(other - x).tolist() for other in earlier]
-    assert own(Needs.DISTANCES, q) == own(Needs.NORMS, q) == [(x - q).tolist()]
-    assert own(Needs.NORMS, q * np.uint64(0)) == [x.tolist()]
-    assert own(Needs.INNER_PRODUCTS, q) == [measurement.inner_product_factor(side, x, q).own.tolist()]
-    for opens in (Needs.DISTANCES, Needs.NORMS, Needs.INNER_PRODUCTS):
-        assert own(opens, None) == []
 
 
 def test_pairs_take_half_as_many_products_as_the_matrix_of_all_entries(parameters):

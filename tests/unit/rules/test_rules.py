@@ -41,23 +41,6 @@ def test_what_each_rule_declares() -> None:
     assert erosion().weights_never_rise
 
 
-def test_erosion_follows_algorithm_1() -> None:
-    rule = erosion(p_d=0.05, p_s=0.5, batch=10)
-    state = rule.init(SITES)
-    expected = {"b": 1.0, "c": 1.0, "d": 1.0}
-    samples = {"b": 100, "c": 40, "d": 10}
-    for r in range(1, 7):
-        distances = (("b", 1.0 * r), ("c", 2.5), ("d", 0.5))
-        state = rule.apply(state, measured(r, *distances))
-        for name, distance in distances:
-            passes = ((r - 1) * 10) // samples[name]
-            expected[name] = max(0.0, expected[name] - (1 + 0.5 * passes) * 0.05 * (distance / 2.0))
-        assert {s.name: s.alpha for s in state.sites} == expected
-    # the size penalty made the site of ten samples pay although it is the nearest; 2^-48: six rounds of five float64
-    # operations on numbers below 1
-    assert state.alpha_of("d") == pytest.approx(1 - 0.0125 * sum(1 + 0.5 * r for r in range(6)), rel=0, abs=2.0**-48)
-
-
 def test_r_counts_only_the_rounds_a_site_took_part_in() -> None:
     rule = erosion(p_d=0.01, p_s=1.0, batch=10)
     state = rule.init(SITES)

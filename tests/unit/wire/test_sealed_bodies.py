@@ -17,14 +17,6 @@ from tests.unit.wire.sealed import BODY, CONTENT_KEY, EDGES, SEALED_CHUNK, THREE
 # --- sealed bodies ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", EDGES)
-def test_body_round_trip(length: int) -> None:
-    plaintext = content(length)
-    body = b"".join(sealing.encrypt_body(CONTENT_KEY, [plaintext]))
-    assert len(body) == sealing.sealed_length(length)
-    assert read_body(body) == plaintext
-
-
 def test_body_accepts_views_and_arrays_of_other_items() -> None:
     array: Any = np.arange(CHUNK_BYTES // 8 + 5, dtype=np.uint64)
     empty: Any = np.empty(0, dtype=np.uint64)

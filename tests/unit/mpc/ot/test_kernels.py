@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from protocol.arithmetic.kernels import transpose_bits
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation
@@ -18,23 +17,6 @@ EDGES = np.array([0, 1, 2**63, 2**64 - 1, 2**32, 2**63 - 1], dtype=np.uint64)
 
 def random_ring(seed: int, n: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 2**64, n, dtype=np.uint64)
-
-
-@pytest.mark.parametrize("rows", [1, 5, (1 << 14) + 3])
-def test_row_hash_is_the_formula(rows: int):
-    key, first = bytes(range(32)), 2**40 + 7
-    data = np.random.default_rng(rows).integers(0, 256, (rows, 16), dtype=np.uint8)
-    offset = bytes(range(100, 116))
-    aes = Cipher(algorithms.AES(key[:16]), modes.ECB())
-
-    def pi(block: int) -> int:
-        return int.from_bytes(aes.encryptor().update(block.to_bytes(16, "little")), "little")
-
-    found = RowHash(key)(data, first, offset)
-    for i in {0, rows // 2, rows - 1}:
-        once = pi(int.from_bytes(data[i].tobytes(), "little") ^ int.from_bytes(offset, "little"))
-        assert int(found[i]) == (pi(once ^ (first + i)) ^ once) % 2**64
-    assert len(np.unique(RowHash(key)(np.zeros((rows, 16), np.uint8), 0))) == rows
 
 
 def test_shapes_that_do_not_fit_are_refused():
