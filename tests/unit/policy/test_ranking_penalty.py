@@ -23,22 +23,6 @@ CELLS = X.T @ Y
 LEAST, LARGEST = 1e-2, 1.0
 
 
-def refused(penalty: float) -> bool:
-    try:
-        RankingSpec(penalty=penalty)
-    except ValidationError:
-        return True
-    return False
-
-
-@pytest.mark.parametrize(
-    ("penalty", "taken"),
-    [(LEAST / 2, False), (LEAST, True), (LARGEST, True), (1.01 * LARGEST, False), (1e-9, False), (1e6, False)],
-)
-def test_a_study_ranks_by_a_penalty_within_the_bounds(penalty: float, taken: bool) -> None:
-    assert refused(penalty) is not taken
-
-
 def test_the_largest_penalty_does_not_show_cell_counts() -> None:
     assert (np.rint(N * LARGEST * ridge(X, Y, LARGEST)) != CELLS).any()
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.arithmetic.kernels import multiply_into
 from protocol.errors import AnnouncementMismatch, BadSignature, CommitmentMismatch, MalformedMessage, ProtocolViolation
-from protocol.messages.contribution import content_bytes
+from protocol.messages.bodies import content_bytes
 from protocol.messages.control import Announcement, RuleName, RuleSpec, ShareKind, Study
 from protocol.messages.purpose import Purpose, StudyProtection
 from protocol.parameters import TAG_COORDINATES, Needs
@@ -22,9 +22,7 @@ from protocol.tags import (
     TagErrors,
     TagPair,
     TagSums,
-    attempt_key,
     errors_of,
-    kept_key,
     mask_digest,
     require_seed,
     require_shown,
@@ -145,16 +143,6 @@ def test_a_server_takes_the_shown_seed_alone(of):
 def test_a_seed_has_32_bytes():
     with pytest.raises(MalformedMessage, match="a tag seed has 31 bytes"):
         seed_hash(STUDY_DIGEST, 1, bytes(31))
-
-
-def test_every_study_round_attempt_and_seed_has_its_own_key():
-    places = [
-        (study, number, attempt) for study in (STUDY_DIGEST, "e" * 64) for number in (1, 11) for attempt in (1, 11)
-    ]
-    keys = {attempt_key(announcement(study, number), attempt, SEED) for study, number, attempt in places}
-    keys |= {kept_key(announcement(study, number), attempt, SEED) for study, number, attempt in places}
-    keys |= {of(announcement(STUDY_DIGEST, 1), 1, bytes(32)) for of in (attempt_key, kept_key)}
-    assert len(keys) == 2 * len(places) + 2
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------

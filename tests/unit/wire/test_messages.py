@@ -9,10 +9,9 @@ from pydantic import ValidationError
 
 from protocol.channel.message import pack_frame, unpack_frame
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, UnknownParty
-from protocol.messages import control, paths
+from protocol.messages import control
 from protocol.messages.control import (
     MAX_CONTROL_BYTES,
-    AgreedSet,
     Announcement,
     LayerShape,
     ListedWeight,
@@ -237,15 +236,6 @@ def test_a_frame_carries_a_message_and_bytes() -> None:
 def test_a_short_or_oversized_frame_is_refused(frame: bytes) -> None:
     with pytest.raises(MalformedMessage, match="ot_batch"):
         unpack_frame(frame, BatchHeader)
-
-
-def test_paths_are_filled() -> None:
-    assert paths.fill(paths.OUTPUT, study="s", round=3) == "/v1/studies/s/rounds/3/output"
-
-
-def test_an_agreed_set_names_its_sites() -> None:
-    empty = AgreedSet(study_digest="a" * 64, round=1, attempt=1, announcement_digest="b" * 64, contributions=())
-    assert empty.sites == ()
 
 
 @pytest.mark.parametrize("closes_at_s", [-1, 2**53 + 1, 10**400])
