@@ -29,16 +29,19 @@ from protocol.messages.control import (
     check_signature,
     require_roster,
 )
-from protocol.roster.chain import RosterChain, in_words, require_chain, require_extension
-from protocol.roster.changes import (
+from protocol.roster.chain import (
     Given,
+    RosterChain,
     Wanted,
     claimed,
     dump_chain,
     dump_given,
+    in_words,
     parse_chain,
     parse_given,
     proposed,
+    require_chain,
+    require_extension,
     signed_by,
     standing,
 )

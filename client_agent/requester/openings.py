@@ -62,7 +62,7 @@ def seal_queries(
         secret = randomness.bytes(32, f"query content key {side} {label}")
         secret += randomness.bytes(32, f"query salt {side} {label}")
         share = bodies.query_content(header, queries, seed)
-        sealed[side] = bodies.seal_query(header, share, roster.operator(side).sealing, secret)
+        sealed[side] = bodies.seal_body(header, [share], roster.operator(side).sealing, secret).whole()
     return sealed
 
 

@@ -24,8 +24,7 @@ from host.settings import read_text
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError, RosterRefused, Unavailable
 from protocol.messages.control import Party, Roster, RosterChange, Signature, Signed, require_roster
 from protocol.messages.paths import CARD, ENROLMENT
-from protocol.roster.chain import RosterChain, require_chain, require_extension
-from protocol.roster.changes import claimed, dump_chain, parse_chain
+from protocol.roster.chain import RosterChain, claimed, dump_chain, parse_chain, require_chain, require_extension
 from protocol.roster.enrolment import (
     MOST_ANSWERED_SEALED_BYTES,
     MOST_CA_CHARACTERS,

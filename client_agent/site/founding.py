@@ -20,8 +20,7 @@ from host.files import write_durably
 from protocol.errors import ConfigurationError, RosterRefused, Unavailable, WrongRound
 from protocol.messages.control import Party, Roster, Signed, check_signature, require_roster, sign, with_signature
 from protocol.messages.roster import RosterChange
-from protocol.roster.chain import RosterChain, require_extension, signers
-from protocol.roster.changes import Given, Wanted, proposed, signed_by
+from protocol.roster.chain import Given, RosterChain, Wanted, proposed, require_extension, signed_by, signers
 from protocol.roster.enrolment import Changing, Founding, NamedSite, Registrant, first_roster, require_fingerprint
 from protocol.roster.keyfile import PartyKeys
 

@@ -16,8 +16,14 @@ from host.network import require_apart
 from host.settings import read_text
 from protocol.errors import AnnouncementMismatch, BadSignature, ConfigurationError, MoietyError
 from protocol.messages.control import Announcement, Roster, Signed, Study, require_signatures
-from protocol.roster.chain import RosterChain, require_chain, require_extension, require_same_servers
-from protocol.roster.changes import dump_chain, parse_chain
+from protocol.roster.chain import (
+    RosterChain,
+    dump_chain,
+    parse_chain,
+    require_chain,
+    require_extension,
+    require_same_servers,
+)
 from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from protocol.sharing import Side
 

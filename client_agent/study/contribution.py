@@ -26,7 +26,7 @@ from host.randomness import Randomness
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
 from protocol.channel.sealing import Octets
 from protocol.errors import ConfigurationError, TranscriptMismatch
-from protocol.messages.contribution import Part, PartSealing, content_bytes
+from protocol.messages.bodies import Part, PartSealing, content_bytes
 from protocol.messages.control import (
     Announcement,
     Purpose,

@@ -18,7 +18,7 @@ from protocol.channel.commitment import commitment_to
 from protocol.channel.keys import SealingPublicKey, SigningKey, generate_signing_key
 from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_message, sealed_length
 from protocol.channel.signing import TAG, DigestField, digest_value
-from protocol.messages.contribution import share_parts
+from protocol.messages.bodies import share_parts
 from protocol.messages.control import AgreedSet, Announcement, ReleaseSet, Roster, ShareKind
 from protocol.parameters import WORD_BITS, RingBits
 from protocol.roster.keyfile import PartyKeys

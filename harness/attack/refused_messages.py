@@ -147,7 +147,7 @@ class _Anything:
             return data
 
 
-ANY_HEADER: Final[Mapping[str, object]] = {"protocol.messages.contribution.Part.require": any_header}
+ANY_HEADER: Final[Mapping[str, object]] = {"protocol.messages.bodies.Part.require": any_header}
 ANY_LETTER: Final[Mapping[str, object]] = {
     "servers.api.mail.most_bytes": lambda *_: 2**22,
     "servers.api.mail.require_length": passes,

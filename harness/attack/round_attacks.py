@@ -46,7 +46,7 @@ from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import MoietyError
 from protocol.messages import control, paths
-from protocol.messages.contribution import ciphertext_parts
+from protocol.messages.bodies import ciphertext_parts
 from protocol.messages.control import (
     Announcement,
     Roster,

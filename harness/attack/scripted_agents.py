@@ -58,8 +58,7 @@ from protocol.messages.control import (
 from protocol.messages.letter import seal_checkpoint, seal_letter
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.roster.chain import RosterChain, signers
-from protocol.roster.changes import Wanted, claimed, proposed
+from protocol.roster.chain import RosterChain, Wanted, claimed, proposed, signers
 from protocol.roster.keyfile import PartyKeys
 from protocol.rounds.agreement import model_digest
 from protocol.rounds.evidence import PastRelease

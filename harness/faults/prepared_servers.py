@@ -41,8 +41,7 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.parameters import StudyParameters
-from protocol.roster.chain import RosterChain, signers
-from protocol.roster.changes import Wanted, claimed, dump_chain, proposed
+from protocol.roster.chain import RosterChain, Wanted, claimed, dump_chain, proposed, signers
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
 from servers import server

@@ -1,5 +1,14 @@
 """Sealed bodies: a public header, and behind its seal content of a known length (docs/protocol.md 3).
 
+A site's contribution: one server's part of its vector, sealed to it (docs/protocol.md 3, 11).
+
+    header    which round, attempt, site and side; the commitments to all parts; what follows
+    content   seed: 32 bytes whose stream is the share | vector: the share's elements, 8 bytes each, or 6 of a vector48
+              | ciphertext: the whole update under the sites' key, for side A alone
+
+Both parts' headers name both commitments, which are known once both contents are encrypted: so the content is
+encrypted first, and the head put in front of it.
+
 The requester's queries, as shares (docs/protocol.md 6, 8).
 
     header    which challenge; the sites asked about, in order; what follows
@@ -9,19 +18,19 @@ All targets' queries, one after the other, are shared at once; which server gets
 
 One server's shares of what an attempt opens, sealed to the requester (docs/protocol.md 6, 8).
 
-header    which challenge and side; the sites checked, in the agreed set's order; what is opened about them
-content   every site's range shares, then every site's values; 8 bytes each
+    header    which challenge and side; the sites checked, in the agreed set's order; what is opened about them
+    content   every site's range shares, then every site's values; 8 bytes each
 
 One server's masked sum on its way to the other (docs/protocol.md 9).
 
-header    which release, how many elements
-content   the masked vector, 8 bytes per element, or 6 of a vector48
+    header    which release, how many elements
+    content   the masked vector, 8 bytes per element, or 6 of a vector48
 
 One server's part of a released sum, sealed to one site (docs/protocol.md 9, 11).
 
-header    which release, side and recipient; what follows
-content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per element, or 6 of a vector48 |
-          ciphertext: the sum under the sites' key, from side A alone
+    header    which release, side and recipient; what follows
+    content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per element, or 6 of a vector48 |
+              ciphertext: the sum under the sites' key, from side A alone
 
 To a site that asks in a session (protocol/channel/session.py) a short output goes whole under that session's keys,
 and has no seal of its own: header and content framed.
@@ -29,7 +38,7 @@ and has no seal of its own: header and content framed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, Protocol, TypeVar
@@ -38,6 +47,7 @@ import numpy as np
 
 from protocol.arithmetic.fixed_point import element_bytes, unpacked
 from protocol.arithmetic.ring import ELEMENT_BYTES, SEED_BYTES, Ring, Usage, expand, from_bytes, to_bytes
+from protocol.channel.commitment import COMMITMENT_BYTES, BodyHash, commitment, message_digest
 from protocol.channel.keys import SealingKey, SealingPublicKey
 from protocol.channel.message import Message, pack_frame, unpack_frame
 from protocol.channel.sealing import (
@@ -47,22 +57,35 @@ from protocol.channel.sealing import (
     Octets,
     SealedMessage,
     SealedReader,
+    encrypt_body,
     seal_message,
+    sealed_head,
+    sealed_head_length,
     sealed_length,
     sealed_message_length,
 )
 from protocol.ckks.ciphertext import CkksParameters, Kind, body_bytes
-from protocol.errors import AnnouncementMismatch, MalformedMessage, TranscriptMismatch
-from protocol.messages.control import OpeningHeader, OutputHeader, QueryHeader, ShareKind
+from protocol.errors import AnnouncementMismatch, MalformedMessage, NotListed, TranscriptMismatch, WrongRound
+from protocol.messages.control import (
+    NO_COMMITMENT,
+    Announcement,
+    ContributionHeader,
+    OpeningHeader,
+    OutputHeader,
+    QueryHeader,
+    Roster,
+    ShareKind,
+)
 from protocol.messages.peer import MaskedSumHeader
 from protocol.mpc.measurement import OpeningShare, value_count
 from protocol.parameters import RANGE_PROJECTIONS, WORD_BITS, RingBits
 from protocol.release import masking_side
-from protocol.sharing import Side, seed_side
+from protocol.sharing import Side, seed_side, vector_side
 
 H = TypeVar("H", bound=Message)
 
 SECRET_BYTES: Final = CONTENT_KEY_BYTES + SALT_BYTES
+_NO_COMMITMENT: Final = bytes(COMMITMENT_BYTES)
 
 
 class Expected(Protocol[H]):
@@ -130,6 +153,122 @@ class ElementReader:
             raise MalformedMessage(self._shorter.format(self._done))
 
 
+# --- contribution -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """One server's part of one site's contribution; ``length`` counts ring elements, or an update's values."""
+
+    announcement: Announcement
+    attempt: int
+    site: str
+    side: Side
+    kind: ShareKind
+    length: int
+
+    def header(self, committed: Mapping[Side, bytes]) -> ContributionHeader:
+        """The public header; a side without a commitment gets nothing."""
+        return ContributionHeader(
+            study_digest=self.announcement.study_digest,
+            round=self.announcement.round,
+            attempt=self.attempt,
+            site=self.site,
+            side=self.side,
+            announcement_digest=self.announcement.digest(),
+            commitment_a=committed.get(Side.A, _NO_COMMITMENT).hex(),
+            commitment_b=committed.get(Side.B, _NO_COMMITMENT).hex(),
+            share_kind=self.kind,
+            length=self.length,
+        )
+
+    def require(self, raw: bytes) -> ContributionHeader:
+        """The header that came, when it is this part's; looked at before anything is decrypted.
+
+        Raises: NotListed, WrongRound, AnnouncementMismatch, MalformedMessage
+        """
+        header, of = ContributionHeader.parse(raw), self.announcement
+        if header.site != self.site:
+            raise NotListed(f"the share's header names {header.site!r}, the request is signed by {self.site!r}")
+        if (header.round, header.attempt) != (of.round, self.attempt):
+            raise WrongRound(
+                f"the share is made for round {header.round}, attempt {header.attempt}; current are "
+                f"{of.round} and {self.attempt}"
+            )
+        if header.study_digest != of.study_digest or header.announcement_digest != of.digest():
+            raise AnnouncementMismatch("the share is bound to another study or announcement than this server holds")
+        if header.side is not self.side:
+            raise MalformedMessage(f"the share is for side {header.side.value!r}, this server is {self.side.value!r}")
+        if header.length != self.length or header.share_kind is not self.kind:
+            raise MalformedMessage(
+                f"{self.site!r} sends this server a {self.kind.value} of length {self.length}, found a "
+                f"{header.share_kind.value} of length {header.length}; check the study's parameters"
+            )
+        if self.kind is ShareKind.CIPHERTEXT and header.commitment_b != NO_COMMITMENT:
+            raise MalformedMessage("an encrypted update goes to side A alone: commitment_b must be all zeros")
+        return header
+
+    def content_bytes(self, header: ContributionHeader) -> int:
+        """Return the content bytes of a body with this header."""
+        return content_bytes(header.share_kind, header.length)
+
+
+def content_bytes(kind: ShareKind, length: int) -> int:
+    """Return the content bytes of a part; ``length`` as in its header."""
+    if kind is ShareKind.CIPHERTEXT:
+        return body_bytes(CkksParameters(), Kind.CONTRIBUTION, length)
+    return SEED_BYTES if kind is ShareKind.SEED else element_bytes(kind.ring_bits) * length
+
+
+def share_parts(
+    announcement: Announcement, attempt: int, site: str, roster: Roster, length: int, bits: RingBits = WORD_BITS
+) -> dict[Side, Part]:
+    """Both parts of a vector that travels as shares."""
+    gets_vector = vector_side(roster.place(site))
+    kinds = {gets_vector: ShareKind.vector_of(bits), gets_vector.other: ShareKind.SEED}
+    return {side: Part(announcement, attempt, site, side, kinds[side], length) for side in Side}
+
+
+def ciphertext_parts(announcement: Announcement, attempt: int, site: str, values: int) -> dict[Side, Part]:
+    """The one part of an encrypted update."""
+    return {Side.A: Part(announcement, attempt, site, Side.A, ShareKind.CIPHERTEXT, values)}
+
+
+class PartSealing:
+    """One part on its way behind its seal: the encrypted content first, then the head in front of it.
+
+    Requires: ``content_key`` and ``salt`` are 32 fresh random bytes each, used for this part alone
+    """
+
+    def __init__(self, part: Part, recipient: SealingPublicKey, content_key: bytes, salt: bytes) -> None:
+        self.part = part
+        self._recipient = recipient
+        self._content_key = content_key
+        self._salt = salt
+        self._taken = BodyHash()
+
+    @property
+    def head_bytes(self) -> int:
+        """Return the bytes of the head, whatever the commitments are."""
+        return sealed_head_length(len(self.part.header({}).canonical()))
+
+    def sealed_content(self, content: Iterable[Octets]) -> Iterator[Octets]:
+        """The encrypted content, piece by piece; once, and to the end before anything else is asked."""
+        return self._taken.over(encrypt_body(self._content_key, content))
+
+    def commitment(self) -> bytes:
+        return commitment(self._salt, self._content_key, self._taken.digest())
+
+    def head(self, committed: Mapping[Side, bytes]) -> tuple[bytes, bytes]:
+        """Return the head, all before the encrypted content, and the digest of the whole message."""
+        header = self.part.header(committed).canonical()
+        head = sealed_head(header, self._recipient, self._content_key, self._salt)
+        return head, message_digest(head, self._taken.digest())
+
+
+# --- queries and openings ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Queries:
     """One server's part of an attempt's queries: ``length`` elements for each target."""
@@ -186,11 +325,6 @@ def query_content(header: QueryHeader, queries: Ring, seed: bytes) -> bytes:
     return to_bytes(queries - expand(seed, Usage.QUERY, queries.size))
 
 
-def seal_query(header: QueryHeader, share: bytes, recipient: SealingPublicKey, secret: bytes) -> bytes:
-    """The body. Requires: ``secret`` as :func:`seal_body`"""
-    return seal_body(header, [share], recipient, secret).whole()
-
-
 def read_query(header: QueryHeader, share: bytes) -> dict[str, Ring]:
     """Target -> its query share. Shapes: -> uint64[length] each"""
     k, count = header.length, len(header.targets)
@@ -237,11 +371,7 @@ def read_opening(body: bytes, expected: OpeningHeader, requester: str, key: Seal
     return tuple(OpeningShare(*one) for one in zip(checked, range_shares, values, strict=True))
 
 
-def seal_masked_sum(
-    header: MaskedSumHeader, content: Iterator[Octets], recipient: SealingPublicKey, secret: bytes
-) -> SealedMessage:
-    """The body, made while it is sent. Requires: ``secret`` as :func:`seal_body`"""
-    return seal_body(header, content, recipient, secret)
+# --- masked sum -------------------------------------------------------------------------------------------------------
 
 
 def masked_sum_bytes(header: MaskedSumHeader) -> int:
@@ -289,6 +419,9 @@ class MaskedSumReader:
     def _accept(self, raw: bytes) -> None:
         if MaskedSumHeader.parse(raw) != self._expected:
             raise AnnouncementMismatch("the masked sum is for another release, or of another length")
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 SHORT_BYTES: Final = 2**14

@@ -123,7 +123,7 @@ def sender_reply(session_id: bytes, message: bytes, rand: bytes) -> tuple[Keys, 
             base = sodium.crypto_core_ed25519_add(pair[branch], hash_to_point(session_id, i, branch, pair[1 - branch]))
             keys[branch].append(_key(session_id, i, branch, b"".join(pair) + own, _multiply(scalar, base)))
         reply.append(own)
-    return _as_rows(keys[0]), _as_rows(keys[1]), b"".join(reply)
+    return _as_keys(keys[0]), _as_keys(keys[1]), b"".join(reply)
 
 
 def receiver_finish(state: BaseOtReceiver, reply: bytes) -> Keys:
@@ -137,7 +137,7 @@ def receiver_finish(state: BaseOtReceiver, reply: bytes) -> Keys:
         pair = state.message[2 * POINT_BYTES * i : 2 * POINT_BYTES * (i + 1)]
         shared = _multiply(state.scalars[i], point)
         keys.append(_key(state.session_id, i, choice, pair + point, shared))
-    return _as_rows(keys)
+    return _as_keys(keys)
 
 
 def transcript_key(session_id: bytes, message: bytes, reply: bytes) -> bytes:
@@ -214,10 +214,6 @@ def _points(message: bytes, count: int) -> list[bytes]:
                 "the identity are allowed; open a new session"
             )
     return points
-
-
-def _as_rows(keys: list[bytes]) -> Keys:
-    return np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(BASE_OTS, KEY_BYTES).copy()
 
 
 MAX_DIGIT_BITS: Final = 8

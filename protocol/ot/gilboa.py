@@ -40,7 +40,6 @@ from protocol.ot import kernels
 from protocol.ot.extension import ROW_BITS_PER_ELEMENT, Columns
 from protocol.ot.kernels import PACKED_WORDS
 
-ROW_BYTES: Final = 16
 _CHUNK_ROWS: Final = 1 << 13
 _ROW = np.dtype("<u8")
 

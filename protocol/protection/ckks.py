@@ -21,7 +21,7 @@ from protocol.ckks.ciphertext import CkksParameters, Kind
 from protocol.ckks.scheme import Decryptor, Encryptor, Scheme, Scratch, SecretKey
 from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.errors import AnnouncementMismatch, ConfigurationError, TranscriptMismatch, UnknownResource
-from protocol.messages.contribution import Part, ciphertext_parts
+from protocol.messages.bodies import Part, ciphertext_parts
 from protocol.messages.control import Announcement, Purpose, Roster, ShareKind, Study
 from protocol.protection.interface import AtSite, Encoded, Fetch, UnderKey
 from protocol.protection.shares import norm_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from protocol.arithmetic.fixed_point import Layers, Update
 from protocol.channel.sealing import Octets
 from protocol.ckks.scheme import Scratch, SecretKey
-from protocol.messages.contribution import Part
+from protocol.messages.bodies import Part
 from protocol.messages.control import Announcement, OutputHeader, Purpose, Roster, ShareKind, Study
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side

@@ -7,7 +7,7 @@ from typing import Final
 
 from protocol.errors import MalformedMessage
 from protocol.messages import bodies
-from protocol.messages.contribution import Part, content_bytes
+from protocol.messages.bodies import Part, content_bytes
 from protocol.messages.control import Announcement, OutputHeader, Purpose, ReleaseSet, Roster, ShareKind, Study
 from protocol.messages.purpose import StudyProtection
 from protocol.parameters import TAG_COORDINATES

@@ -28,8 +28,7 @@ from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, Usage, expand_
 from protocol.channel.sealing import Octets
 from protocol.errors import AggregateOutOfBounds, SumAltered, Unavailable
 from protocol.messages import bodies
-from protocol.messages.bodies import ElementReader
-from protocol.messages.contribution import Part, share_parts
+from protocol.messages.bodies import ElementReader, Part, share_parts
 from protocol.messages.control import Announcement, Go, OutputHeader, Purpose, Roster, ShareKind, Study
 from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.protection.interface import AtSite, Encoded, Fetch

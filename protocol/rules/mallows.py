@@ -182,7 +182,7 @@ def _products(measured: Measured) -> dict[tuple[str, ...], float]:
     if measured.variance == 0:
         return {}
     squared = {frozenset((pair.first, pair.second)): pair.distance**2 for pair in measured.pairs}
-    own = {name: next(iter(_to_requester(name, squared, measured))) for name in measured.took_part}
+    own = {name: _to_requester(name, squared, measured) for name in measured.took_part}
     found: dict[tuple[str, ...], float] = {}
     for one, other in combinations_with_replacement(measured.took_part, 2):
         apart = 0.0 if one == other else squared.get(frozenset((one, other)))
@@ -192,12 +192,12 @@ def _products(measured: Measured) -> dict[tuple[str, ...], float]:
     return found
 
 
-def _to_requester(name: str, squared: dict[frozenset[str], float], measured: Measured) -> list[float]:
+def _to_requester(name: str, squared: dict[frozenset[str], float], measured: Measured) -> float:
     among = set(measured.took_part)
     found = [value for pair, value in squared.items() if name in pair and not pair <= among]
     if len(found) != 1:
         raise ProtocolViolation(f"round {measured.round}: no distance of {name!r} to the requester was opened")
-    return found
+    return found[0]
 
 
 def _averaged(means: tuple[RunningMean, ...], found: dict[tuple[str, ...], float]) -> tuple[RunningMean, ...]:

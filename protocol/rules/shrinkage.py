@@ -12,7 +12,7 @@ Needs:  nothing, for sites whose policy opens nothing; v_0 = tr Cov of the reque
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
@@ -38,14 +38,13 @@ class Shrinkage(EqualRule):
     """One weight for all sites, between a step of the grid and 1."""
 
     grid: int
-    terms: ListTerms = field(default_factory=ListTerms)
     needs: Needs = Needs.NOTHING
     weights_never_rise: bool = False
     selects: bool = False
     measures: bool = False
 
     def within(self, terms: ListTerms) -> Self:
-        return replace(self, terms=terms)
+        return self
 
     def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
         """Late joiners weigh what everybody weighs."""

@@ -24,7 +24,7 @@ from protocol.ckks.ciphertext import (
 )
 from protocol.ckks.scheme import MISSING
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
-from protocol.messages.contribution import Part
+from protocol.messages.bodies import Part
 from protocol.messages.control import Announcement, ShareKind
 from servers.ckks.worker import REQUEST, Operation, Verdict
 

@@ -18,8 +18,7 @@ from protocol.errors import (
 )
 from protocol.messages.control import Party, Roster, Signature, Signed, check_signature, require_roster, signature_by
 from protocol.messages.roster import RosterChange
-from protocol.roster.chain import RosterChain, signers
-from protocol.roster.changes import Given, Wanted, dump_chain, proposed, require_claim, signed_by
+from protocol.roster.chain import Given, RosterChain, Wanted, dump_chain, proposed, require_claim, signed_by, signers
 from protocol.roster.enrolment import (
     Answered,
     Asked,

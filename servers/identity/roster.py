@@ -14,8 +14,7 @@ from host.network import require_apart
 from host.settings import read_text
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.messages.control import Roster
-from protocol.roster.chain import RosterChain, require_chain, require_extension
-from protocol.roster.changes import dump_chain, parse_chain
+from protocol.roster.chain import RosterChain, dump_chain, parse_chain, require_chain, require_extension
 from protocol.roster.keyfile import PartyKeys, parse_party_keys
 from servers.settings import ServerSettings
 

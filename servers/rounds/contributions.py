@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fastapi import Request
 
 from protocol.errors import ConflictingMessage, NotListed, RosterRefused, WrongRound
-from protocol.messages.contribution import content_bytes
+from protocol.messages.bodies import content_bytes
 from protocol.messages.control import (
     Announcement,
     CollectedContribution,

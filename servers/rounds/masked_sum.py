@@ -62,7 +62,7 @@ def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters)
 
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
-    return body.seal_masked_sum(
+    return body.seal_body(
         masked_sum_header(record, parameters),
         masked_sum(server, record, parameters),
         server.sealing_key_of(server.peer.name),

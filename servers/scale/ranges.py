@@ -27,7 +27,7 @@ from protocol.arithmetic.fixed_point import element_bytes, unpacked
 from protocol.arithmetic.ring import SEED_BYTES, Ring, Usage, derive, expand, from_bytes, to_bytes
 from protocol.channel.sealing import CHUNK_BYTES, BodyRange, sealed_length
 from protocol.errors import BrokenSeal, ConfigurationError
-from protocol.messages.contribution import content_bytes
+from protocol.messages.bodies import content_bytes
 from protocol.messages.control import ShareKind
 from protocol.mpc.sketch import sketch_range
 from protocol.parameters import StudyParameters

@@ -29,7 +29,7 @@ from protocol.arithmetic.ring import Ring
 from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, Octets, octets
 from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind, chunk_bytes
 from protocol.errors import ProtocolViolation, ShareAltered
-from protocol.messages.contribution import content_bytes
+from protocol.messages.bodies import content_bytes
 from protocol.messages.control import ShareKind
 from protocol.parameters import WORD_BITS, RingBits
 from servers.store.records import ContributionRecord

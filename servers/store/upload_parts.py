@@ -45,7 +45,7 @@ from protocol.channel.sealing import (
     sealed_length,
 )
 from protocol.errors import BrokenSeal, MoietyError, RefusedMessage, ShareAltered, StorageFull, Unavailable
-from protocol.messages.contribution import Part
+from protocol.messages.bodies import Part
 from protocol.messages.control import ContributionHeader
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side

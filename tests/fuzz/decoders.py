@@ -29,8 +29,7 @@ from protocol.messages.peer import MaskedSumHeader
 from protocol.ot.extension import CHECK_ANSWER_BYTES, CheckAnswer
 from protocol.ot.session import OtReceiver, OtSender
 from protocol.parameters import Needs
-from protocol.roster.chain import RosterChain
-from protocol.roster.changes import Given, dump_chain, dump_given, parse_chain, parse_given
+from protocol.roster.chain import Given, RosterChain, dump_chain, dump_given, parse_chain, parse_given
 from protocol.roster.enrolment import Invitation, OperatorCard, dump_card, invitation_line, parse_card, read_invitation
 from protocol.roster.keyfile import dump_party_keys, dump_roster, parse_party_keys, parse_roster
 from protocol.sharing import Side
@@ -161,14 +160,13 @@ def _sealed_bodies() -> list[Decoder]:
         for side in Side
     ]
     of = bodies.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
-    queries = bodies.seal_query(
-        of.header(2), bodies.query_content(of.header(2), vector(15), SECRET[:32]), KEY.public, SECRET
-    )
+    asked = bodies.query_content(of.header(2), vector(15), SECRET[:32])
+    queries = bodies.seal_body(of.header(2), [asked], KEY.public, SECRET).whole()
     opened = bodies.seal_opening(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
     released = output_header(ShareKind.VECTOR, LENGTH)
     half = bodies.seal_output(released, [to_bytes(vector(LENGTH))], KEY.public, SECRET).whole()
     header = MaskedSumHeader(release_digest=DIGEST, length=LENGTH)
-    summed = bodies.seal_masked_sum(header, iter([to_bytes(vector(LENGTH))]), KEY.public, SECRET).whole()
+    summed = bodies.seal_body(header, iter([to_bytes(vector(LENGTH))]), KEY.public, SECRET).whole()
     return [
         *found,
         Decoder("queries", (queries,), lambda d: _opened_queries(of, d), 0.2),

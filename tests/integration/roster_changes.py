@@ -17,8 +17,7 @@ from harness.federation.processes import FederationSpec
 from host.output_files import rewrite
 from protocol.messages.control import RosterChange, Signed, Study, countersign, sign
 from protocol.policy.site_policy import SitePolicy
-from protocol.roster.chain import RosterChain, signers
-from protocol.roster.changes import Given, Wanted, claimed, dump_chain, parse_chain, proposed
+from protocol.roster.chain import Given, RosterChain, Wanted, claimed, dump_chain, parse_chain, proposed, signers
 from protocol.roster.keyfile import PartyKeys, dump_party_keys
 from protocol.sharing import Side
 from tests.kit.present import present

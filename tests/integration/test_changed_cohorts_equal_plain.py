@@ -18,7 +18,7 @@ from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.messages.control import RuleName
 from protocol.policy.site_policy import SitePolicy
-from protocol.roster.changes import Wanted, claimed
+from protocol.roster.chain import Wanted, claimed
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.integration.roster_changes import (
     chain_of,

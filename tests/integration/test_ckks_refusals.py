@@ -21,7 +21,7 @@ from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind
 from protocol.ckks.scheme import Decryptor, Encryptor, Scheme, SecretKey
 from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
 from protocol.messages import paths
-from protocol.messages.contribution import ciphertext_parts
+from protocol.messages.bodies import ciphertext_parts
 from protocol.messages.control import (
     Announcement,
     OutcomeCause,

@@ -22,7 +22,7 @@ from protocol.errors import Unavailable, UnknownResource
 from protocol.messages.control import RosterChange, RuleName, RuleSpec, Signed, Study
 from protocol.messages.purpose import StudyProtection
 from protocol.policy.site_policy import SitePolicy
-from protocol.roster.changes import Wanted, claimed, parse_chain
+from protocol.roster.chain import Wanted, claimed, parse_chain
 from protocol.sharing import Side
 from servers.server import open_server
 from tests.integration.agents import final_model, finished, rounds_of

@@ -25,8 +25,10 @@ from protocol.errors import (
     TranscriptMismatch,
     WrongRound,
 )
-from protocol.messages import contribution
+from protocol.messages import bodies
 from protocol.messages.bodies import (
+    Part,
+    PartSealing,
     Queries,
     most_body_bytes,
     most_opening_bytes,
@@ -34,10 +36,9 @@ from protocol.messages.bodies import (
     query_content,
     read_opening,
     read_query,
+    seal_body,
     seal_opening,
-    seal_query,
 )
-from protocol.messages.contribution import Part, PartSealing
 from protocol.messages.control import (
     ContributionHeader,
     OpeningHeader,
@@ -85,7 +86,7 @@ class Kept:
 
 
 def parts(length: int) -> dict[Side, Part]:
-    return contribution.share_parts(ANNOUNCED, 1, SITE, ROSTER, length)
+    return bodies.share_parts(ANNOUNCED, 1, SITE, ROSTER, length)
 
 
 def contributed(both: dict[Side, Part], content: dict[Side, bytes]) -> dict[Side, bytes]:
@@ -132,7 +133,7 @@ def test_a_contribution_is_read_as_it_was_written(length: int, size: int) -> Non
         header, found = taken(body, both[side], size)
         assert found == content[side]
         assert (header.share_kind, header.length) == (both[side].kind, length)
-        assert len(body) <= most_body_bytes(contribution.content_bytes(both[side].kind, length))
+        assert len(body) <= most_body_bytes(bodies.content_bytes(both[side].kind, length))
 
 
 def test_damaged_contributions_are_refused() -> None:
@@ -183,7 +184,7 @@ def test_a_share_other_than_the_committed_one_is_refused() -> None:
 
 
 def test_an_encrypted_update_names_no_commitment_of_side_b() -> None:
-    part = contribution.ciphertext_parts(ANNOUNCED, 1, SITE, 8)[Side.A]
+    part = bodies.ciphertext_parts(ANNOUNCED, 1, SITE, 8)[Side.A]
     part.require(part.header({Side.A: bytes(32)}).canonical())
     with pytest.raises(MalformedMessage, match="commitment_b must be all zeros"):
         part.require(part.header(dict.fromkeys(Side, b"x" * 32)).canonical())
@@ -215,7 +216,8 @@ def test_queries_are_read_as_they_were_written(count: int, length: int, number: 
     total = {target: np.zeros(length, dtype=np.uint64) for target in CONTRIBUTORS[:count]}
     for side in Side:
         of = Queries(DIGEST, side, CONTRIBUTORS[:count], length)
-        body = seal_query(of.header(number), query_content(of.header(number), asked, SECRET[:32]), KEY.public, SECRET)
+        header = of.header(number)
+        body = seal_body(header, [query_content(header, asked, SECRET[:32])], KEY.public, SECRET).whole()
         assert len(body) <= of.most_bytes
         header, found = opened_by(of, body)
         assert len(found) == of.content_bytes(header)

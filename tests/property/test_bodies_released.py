@@ -130,7 +130,7 @@ def test_another_output_than_the_expected_one_is_refused() -> None:
 @given(LENGTHS, PIECES)
 def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
     x, header = vector(length), MaskedSumHeader(release_digest=DIGEST, length=length)
-    body = bodies.seal_masked_sum(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
+    body = bodies.seal_body(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
     assert len(body) == bodies.masked_sum_bytes(header) <= bodies.most_masked_sum_bytes(length)
     reader, out = bodies.MaskedSumReader(header, KEY), np.zeros(length, dtype=np.uint64)
     for start, found in [*(reader.feed(piece) for piece in pieces(body, size)), reader.last()]:
@@ -142,7 +142,7 @@ def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
 
 def test_another_masked_sum_than_the_expected_one_is_refused() -> None:
     header = MaskedSumHeader(release_digest=DIGEST, length=7)
-    body = bodies.seal_masked_sum(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
+    body = bodies.seal_body(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
     for expected in (MaskedSumHeader(release_digest=OTHER, length=7), MaskedSumHeader(release_digest=DIGEST, length=8)):
         with pytest.raises(AnnouncementMismatch):
             bodies.MaskedSumReader(expected, KEY).feed(body)

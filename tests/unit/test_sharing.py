@@ -7,7 +7,7 @@ import pytest
 
 from protocol.arithmetic.ring import from_bytes
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource
-from protocol.messages.contribution import content_bytes
+from protocol.messages.bodies import content_bytes
 from protocol.messages.control import Announcement, Purpose, RuleName, RuleSpec, ShareKind, Study
 from protocol.messages.purpose import PROTECTION_PLANS, StudyProtection
 from protocol.parameters import Needs

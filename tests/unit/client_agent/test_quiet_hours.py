@@ -17,7 +17,7 @@ from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.study.contribution import contribution_bytes, transfer_remarks
 from protocol.errors import ConfigurationError, Unavailable
-from protocol.messages.contribution import content_bytes
+from protocol.messages.bodies import content_bytes
 from protocol.messages.control import LayerShape, ShareKind, Study
 from protocol.messages.purpose import StudyProtection
 from protocol.sharing import Side

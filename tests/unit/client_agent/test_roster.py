@@ -24,8 +24,7 @@ from protocol.errors import (
     Unavailable,
 )
 from protocol.messages.control import Announcement, RosterChange, Signed, countersign, sign
-from protocol.roster.chain import RosterChain, require_chain
-from protocol.roster.changes import Wanted, dump_chain
+from protocol.roster.chain import RosterChain, Wanted, dump_chain, require_chain
 from protocol.roster.keyfile import dump_party_keys
 from protocol.sharing import Side
 from tests.kit.present import present

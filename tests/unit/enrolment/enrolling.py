@@ -11,8 +11,7 @@ from client_agent.site.enrolment import Asking, join, look
 from client_agent.site.enrolment_folder import Joined, Wanted
 from protocol.errors import MoietyError
 from protocol.messages.paths import CARD
-from protocol.roster.chain import RosterChain, require_chain
-from protocol.roster.changes import parse_chain
+from protocol.roster.chain import RosterChain, parse_chain, require_chain
 from protocol.roster.enrolment import Invitation, dump_card, fingerprint_of
 from protocol.sharing import Side
 from servers.enrolment.desk import Desk

@@ -20,8 +20,17 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.messages.control import RosterChange, Signature, Signed, signature_by
-from protocol.roster.chain import RosterChain, require_chain
-from protocol.roster.changes import Given, Wanted, claimed, dump_chain, parse_chain, proposed, signed_by
+from protocol.roster.chain import (
+    Given,
+    RosterChain,
+    Wanted,
+    claimed,
+    dump_chain,
+    parse_chain,
+    proposed,
+    require_chain,
+    signed_by,
+)
 from protocol.roster.enrolment import Changing, NamedSite
 from protocol.sharing import Side
 from servers.enrolment.pairing import own_card

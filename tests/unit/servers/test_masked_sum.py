@@ -80,7 +80,7 @@ def expected() -> np.ndarray:
 
 
 def sealed(body: bytes, header: MaskedSumHeader = HEADER) -> bytes:
-    return masked_sum_body.seal_masked_sum(header, iter([body]), KEY.public, bytes(SECRET_BYTES)).whole()
+    return masked_sum_body.seal_body(header, iter([body]), KEY.public, bytes(SECRET_BYTES)).whole()
 
 
 def caller(message: bytes, field: DigestField = DigestField.SEALED_HEAD) -> Caller:

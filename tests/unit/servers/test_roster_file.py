@@ -13,8 +13,7 @@ from host.audit_log import AUDIT, Action, read_audit
 from host.output_files import rewrite
 from protocol.errors import ConfigurationError, RosterRefused, RosterUnknown
 from protocol.messages.control import RosterChange, Signed, StudyState, countersign, sign
-from protocol.roster.chain import RosterChain, signers
-from protocol.roster.changes import Wanted, claimed, dump_chain, proposed
+from protocol.roster.chain import RosterChain, Wanted, claimed, dump_chain, proposed, signers
 from protocol.roster.keyfile import PartyKeys, dump_party_keys
 from protocol.sharing import Side
 from servers.background.duties import RosterFile, take_chain

@@ -19,7 +19,7 @@ import pytest
 from host.files import has_writer, write_durably
 from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES
 from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage, StorageFull, Unavailable
-from protocol.messages.contribution import Part, PartSealing, content_bytes, share_parts
+from protocol.messages.bodies import Part, PartSealing, content_bytes, share_parts
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side, vector_side
 from servers.rounds.uploads import sweep

@@ -6,8 +6,7 @@ from typing import Any
 
 from protocol.messages.control import Role, Signed, countersign, sign
 from protocol.messages.roster import RosterChange
-from protocol.roster.chain import RosterChain
-from protocol.roster.changes import Given, Wanted, claimed, proposed
+from protocol.roster.chain import Given, RosterChain, Wanted, claimed, proposed
 from protocol.roster.keyfile import PartyKeys
 from tests.unit.parties import REQUESTER, parties, party_keys
 

@@ -10,17 +10,21 @@ from protocol.errors import BadSignature, ConfigurationError, MoietyError, Roste
 from protocol.messages.control import Signed
 from protocol.messages.roster import RosterChange
 from protocol.roster import chain as chains
-from protocol.roster.chain import RosterChain, in_words, require_chain, require_extension, require_same_servers
-from protocol.roster.changes import (
+from protocol.roster.chain import (
     Given,
+    RosterChain,
     Wanted,
     claimed,
     dump_chain,
     dump_given,
+    in_words,
     parse_chain,
     parse_given,
     proposed,
+    require_chain,
     require_claim,
+    require_extension,
+    require_same_servers,
     signed_by,
     standing,
 )
@@ -275,10 +279,10 @@ def test_a_file_that_was_meddled_with_is_read_and_not_valid() -> None:
 
 
 def test_a_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.roster.changes.MOST_CHANGES", 1)
+    monkeypatch.setattr("protocol.roster.chain.MOST_CHANGES", 1)
     with pytest.raises(ConfigurationError, match="2 changes, at most 1"):
         parse_chain(dump_chain(REMOVED), "roster.toml")
-    monkeypatch.setattr("protocol.roster.changes.MOST_CHARACTERS", 1000)
+    monkeypatch.setattr("protocol.roster.chain.MOST_CHARACTERS", 1000)
     with pytest.raises(ConfigurationError, match="longer than any roster"):
         parse_chain(dump_chain(CHAIN), "roster.toml")
 
