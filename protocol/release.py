@@ -167,7 +167,7 @@ def own_weights_sum(last: int, parameters: StudyParameters, contributors: int) -
     return last / norm
 
 
-def require_clipped_sum(coordinates: Signed, last: int, contributors: int, piece: int = _NORM_PIECE) -> None:
+def require_clipped_sum(coordinates: Signed, last: int, contributors: int) -> None:
     """Refuse a sum of self-weighted updates that is longer than clipped updates of these weights can make it.
 
     Why: the range check lets one site put several E, or minus several E, in the coordinate of the weights. With a
@@ -178,7 +178,8 @@ def require_clipped_sum(coordinates: Signed, last: int, contributors: int, piece
     Requires: ``last`` passed :func:`own_weights_sum`; ``contributors`` counts all sites in the sum, the requester too
     Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was
     """
-    pieces = (coordinates[start : start + piece].astype(np.float64) for start in range(0, coordinates.size, piece))
+    starts = range(0, coordinates.size, _NORM_PIECE)
+    pieces = (coordinates[start : start + _NORM_PIECE].astype(np.float64) for start in starts)
     found = math.sqrt(sum(float(np.dot(one, one)) for one in pieces))
     most = last + contributors * (1 + math.sqrt(coordinates.size))
     if found > most:

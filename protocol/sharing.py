@@ -73,18 +73,13 @@ def split(x: Ring, seed: bytes) -> tuple[SeedShare, VectorShare]:
     Shapes:   uint64[n] -> 32 bytes and uint64[n], ring 2^64
     Requires: ``seed`` fresh and secret: each share alone is then uniform
     """
-    return SeedShare(seed, x.size), VectorShare(split_chunk(x, seed, 0))
-
-
-def split_chunk(x: Ring, seed: bytes, start: int) -> Ring:
-    """The vector share of the piece of the vector that begins at ``start``; the seed is the other share."""
-    out = np.empty_like(x)
-    split_chunk_into(out, x, seed, start)
-    return out
+    vector_share = np.empty_like(x)
+    split_chunk_into(vector_share, x, seed, 0)
+    return SeedShare(seed, x.size), VectorShare(vector_share)
 
 
 def split_chunk_into(vector_share: Ring, x: Ring, seed: bytes, start: int) -> None:
-    """:func:`split_chunk` into the caller's buffer, as long as the piece; allocates nothing.
+    """Write the vector share of the piece ``x`` that begins at ``start`` into a buffer as long; allocates nothing.
 
     Raises:   ProtocolViolation, when lengths differ
     """

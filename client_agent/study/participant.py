@@ -77,7 +77,7 @@ from protocol.protection.shares import encode_counts, encode_vector
 from protocol.rounds.evidence import PastRelease
 from protocol.rules.fedavg import class_weight, sample_weight
 from protocol.shared_model import first_model, initial_state, model_part
-from protocol.sharing import Side, split_chunk
+from protocol.sharing import Side, split
 from protocol.summary.protection import Question
 
 T = TypeVar("T")
@@ -315,7 +315,7 @@ class Participant:
         """Load data, model and compiled kernels now, not in the middle of a round. Raises: ConfigurationError"""
         clip(np.ones(1, dtype=np.float32), self.study.parameters.clip_norm)
         encode(np.ones(1, dtype=np.float32), self.study.parameters, bytes(32))
-        split_chunk(np.zeros(1, dtype=np.uint64), bytes(32), 0)
+        split(np.zeros(1, dtype=np.uint64), bytes(32))
         require_scheme(self.study)
         if self.study.summary is not None:
             site_columns(self.study, self.context.data)

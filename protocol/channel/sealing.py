@@ -258,7 +258,7 @@ def sealed_head(header: bytes, recipient: SealingPublicKey, content_key: bytes, 
     Why: a header may name what is known of the body only once that is encrypted
     Requires, raises: as ``seal_message``
     """
-    _check_header_length(len(header), MAX_HEADER_BYTES)
+    _check_header_length(len(header))
     secret = require_length("a content key", content_key, CONTENT_KEY_BYTES)
     secret += require_length("a salt", salt, SALT_BYTES)
     sealed_key = _SUITE.encrypt(secret, recipient.hpke, info=_BODY_INFO + header)
@@ -269,11 +269,11 @@ def _u32(number: int) -> bytes:
     return number.to_bytes(_LENGTH_BYTES, "big")
 
 
-def _check_header_length(length: int, most: int) -> None:
+def _check_header_length(length: int) -> None:
     if length == 0:
         raise MalformedMessage("a sealed message has an empty header: say in it what the message is bound to")
-    if length > most:
-        raise TooLarge(f"a sealed message's header has {length} bytes, at most {most} are allowed")
+    if length > MAX_HEADER_BYTES:
+        raise TooLarge(f"a sealed message's header has {length} bytes, at most {MAX_HEADER_BYTES} are allowed")
 
 
 class _Stage(Enum):
@@ -290,7 +290,7 @@ class SealedReader:
     as its sender at all: that is the request signature's part (docs/protocol.md 3).
 
     Raises: MalformedMessage if it is no sealed message of this version, TooLarge on a header above
-            ``max_header_bytes``, BrokenSeal on anything truncated, altered or sealed to another key, and whatever
+            ``MAX_HEADER_BYTES``, BrokenSeal on anything truncated, altered or sealed to another key, and whatever
             ``accept`` raises. After an error the reader refuses further use.
     """
 
@@ -298,11 +298,9 @@ class SealedReader:
         self,
         key: SealingKey,
         accept: Callable[[bytes], None] | None = None,
-        max_header_bytes: int = MAX_HEADER_BYTES,
     ) -> None:
         self._key = key
         self._accept = accept
-        self._max_header_bytes = max_header_bytes
         self._stage = _Stage.PREFIX
         self._needed = _PREFIX_BYTES
         self._held = bytearray()
@@ -380,7 +378,7 @@ class SealedReader:
                 "this is not a sealed message of this version: it must start with the eight bytes 'MOIETY', 0, 1"
             )
         length = int.from_bytes(prefix[len(MAGIC) :], "big")
-        _check_header_length(length, self._max_header_bytes)
+        _check_header_length(length)
         return length
 
     def _open_key(self, part: bytes) -> None:

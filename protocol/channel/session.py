@@ -157,11 +157,11 @@ def read_head(tagged: bytes) -> SessionHead:
     return SessionHead(*_HEAD.unpack(require_length("a session request's head", tagged, HEAD_BYTES)[: _HEAD.size]))
 
 
-def require_head(keys: SessionKeys, tagged: bytes, most_body_bytes: int = MAX_CONTROL_BYTES) -> None:
+def require_head(keys: SessionKeys, tagged: bytes) -> None:
     """Before anything behind a head is read. Raises: BadSignature; TooLarge"""
     if not hmac.compare_digest(_tag(keys, tagged[: _HEAD.size]), tagged[_HEAD.size :]):
         raise BadSignature("the head of a request in a session is not its owner's: ask in an envelope, or open another")
-    length, most = read_head(tagged).sealed_bytes, most_sealed_bytes(most_body_bytes)
+    length, most = read_head(tagged).sealed_bytes, most_sealed_bytes(MAX_CONTROL_BYTES)
     if length > most:
         raise TooLarge(f"{length} sealed bytes were announced in a session, at most {most} are allowed here")
 

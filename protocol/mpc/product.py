@@ -101,15 +101,10 @@ def ot_batch(receiver: OtReceiver, sender: OtSender, lengths_list: LengthsList, 
     return receiver.finish(own, products), halves_b
 
 
-def ot_pair(
-    lengths_list: LengthsList,
-    rand_a: bytes,
-    rand_b: bytes,
-    extension: Extension = DEFAULT_EXTENSION,
-) -> Halves:
+def ot_pair(lengths_list: LengthsList, rand_a: bytes, rand_b: bytes) -> Halves:
     """A whole session and one batch."""
     session_id = derive(rand_a, "session id")
-    a, b = open_ot_sessions(session_id, derive(rand_a, "open"), derive(rand_b, "open"), extension)
+    a, b = open_ot_sessions(session_id, derive(rand_a, "open"), derive(rand_b, "open"))
     return ot_batch(a, b, lengths_list, derive(rand_b, "batch"))
 
 

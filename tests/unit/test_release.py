@@ -100,16 +100,17 @@ def test_the_sum_of_own_weights_lies_between_all_smallest_and_all_one(identity, 
 
 
 @pytest.mark.parametrize("piece", [7, 100, 1 << 16])
-def test_a_self_weighted_sum_is_no_longer_than_clipped_updates_of_its_weights(identity, piece):
+def test_a_self_weighted_sum_is_no_longer_than_clipped_updates_of_its_weights(identity, monkeypatch, piece):
+    monkeypatch.setattr(release, "_NORM_PIECE", piece)
     norm, contributors, size = identity.encoded_norm, 4, 100
     last = 2 * norm
     most = last + contributors * (1 + 10)  # one ring unit for each weight, and for each of 10^2 coordinates
     longest = np.zeros(size, dtype=np.int64)
     longest[[3, 50]] = most * 3 // 5, most * 4 // 5
-    release.require_clipped_sum(longest, last, contributors, piece)
+    release.require_clipped_sum(longest, last, contributors)
     longest[3] += 2  # 2 * 3/5 of a unit longer, where rounding down had left less than one
     with pytest.raises(AggregateOutOfBounds, match=f"weights sum to {last} reach {most}"):
-        release.require_clipped_sum(longest, last, contributors, piece)
+        release.require_clipped_sum(longest, last, contributors)
 
 
 def test_the_smallest_weights_rounded_down_are_within_bounds(identity):

@@ -11,7 +11,7 @@ import pytest
 from protocol.arithmetic.ring import Ring, to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import measurement
-from protocol.mpc.sketch import sketch_vector
+from protocol.mpc.sketch import passed_range_check, projections, range_operand, sketch_vector
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 
@@ -143,20 +143,6 @@ def test_a_pair_with_a_failed_site_is_never_opened(parameters, rng):
         assert named == set(itertools.combinations(others, 2))
 
 
-def test_without_the_check_a_wrapped_update_looks_honest_in_pairs_and_inner_products(identity, rng):
-    """An entry moved by 2^63 changes no squared distance, and no inner product with an even entry, mod 2^64."""
-    x = updates(rng, identity)
-    probe = x[SITES[0]].copy()
-    probe[7] &= np.uint64(2**64 - 2)
-    bad = x["c"].copy()
-    bad[7] += np.uint64(2**63)
-    for good_value, bad_value in (
-        (measurement.square_share(x["b"] - x["c"]), measurement.square_share(x["b"] - bad)),
-        (int(np.dot(probe, x["c"])), int(np.dot(probe, bad))),
-    ):
-        assert good_value == bad_value
-
-
 @pytest.mark.parametrize("opens", MEASURED)
 def test_two_sites_that_collude_below_the_range_bound_stay_below_two_to_the_63(identity, rng, opens):
     """Opposite updates just within the check are the furthest apart two sites can be: no false alarm about a server."""
@@ -246,3 +232,34 @@ def test_shares_that_do_not_belong_together_are_refused(identity, rng):
     for stranger in strangers:
         with pytest.raises(MalformedMessage):
             open_site(a, stranger, 32, identity)
+
+
+def test_all_sites_are_prepared_as_each_alone(parameters, rng):
+    length = parameters.sketched_length
+    for side in Side:
+        sketches = [
+            measurement.SiteSketch(str(i), uniform(rng, length), uniform(rng, length) if i % 2 else None)
+            for i in range(5)
+        ]
+        together = measurement.prepare_all(side, CHALLENGE, sketches, parameters)
+        for given, found in zip(sketches, together, strict=True):
+            (alone,) = measurement.prepare_all(side, CHALLENGE, [given], parameters)
+            assert found.site == given.site
+            assert found.lengths == alone.lengths
+            assert np.array_equal(measurement.operand_vector(found), measurement.operand_vector(alone))
+    assert measurement.prepare_all(Side.A, CHALLENGE, [], parameters) == []
+    assert "sketch_share" not in repr(sketches[0])
+
+
+def test_one_share_of_m_out_of_place_fails(identity):
+    m = np.zeros(40, dtype=np.uint64)
+    assert passed_range_check(m, identity)
+    m[39] = 1
+    assert not passed_range_check(m, identity)
+    m[39] = 2 ** (64 - identity.range_bits)
+    assert passed_range_check(m, identity)
+
+
+def test_a_sketch_share_of_another_length_is_refused(identity, rng):
+    with pytest.raises(MalformedMessage, match="101 elements"):
+        range_operand(Side.A, uniform(rng, 102), projections(CHALLENGE, identity), identity)

@@ -63,27 +63,6 @@ def test_same_bits_as_the_paper_number_by_number(
     assert v.tolist() == [float(one.v) for one in slow]
 
 
-@pytest.mark.parametrize(
-    ("name", "momentum", "decay", "tau", "u", "expected"),
-    [
-        # v = 2.25 + 4 = 6.25, step = 2 / (2.5 + 1.5)
-        (RuleName.FEDADAGRAD, None, 0.99, 1.5, 2.0, (-0.5, 2.0, 6.25)),
-        # m = 1.5, v = .625 + .375 * 9 = 4, step = 1.5 / (2 + 1)
-        (RuleName.FEDADAM, 0.5, 0.625, 1.0, 3.0, (-0.5, 1.5, 4.0)),
-        # u^2 = 16 is above v = 1: v = 1 + 16 / 2 = 9, m = 2, step = 2 / (3 + 1)
-        (RuleName.FEDYOGI, 0.5, 0.5, 1.0, 4.0, (-0.5, 2.0, 9.0)),
-        # u^2 = 1/4 is below v = 1: v = 1 - 3/16, which leaves the sign of the step to m
-        (RuleName.FEDYOGI, 0.0, 0.25, 1.0, -0.5, (float(f32(0.5) / (np.sqrt(f32(0.8125)) + f32(1))), -0.5, 0.8125)),
-    ],
-)
-def test_one_step_by_hand(
-    name: RuleName, momentum: float | None, decay: float, tau: float, u: float, expected: tuple[float, float, float]
-) -> None:
-    rule = spec(name, momentum, decay, tau)
-    state = apply_aggregate(initial_state(np.zeros(1, dtype=np.float32), rule), np.array([u], np.float32), rule, 1.0)
-    assert tuple(state.tolist()) == expected
-
-
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_the_second_moment_never_becomes_negative(name: RuleName, rng: np.random.Generator) -> None:
     for decay in (0.0, 0.5, 0.999):

@@ -279,8 +279,8 @@ def test_header_lengths() -> None:
     with pytest.raises(MalformedMessage, match="empty header"):
         read(sealing.MAGIC + bytes(4))
     seen: list[bytes] = []
-    with pytest.raises(TooLarge, match="26 bytes, at most 25"):
-        SealedReader(KEY, accept=seen.append, max_header_bytes=25).feed(SEALED)
+    with pytest.raises(TooLarge, match="65537 bytes, at most 65536"):
+        SealedReader(KEY, accept=seen.append).feed(sealing.MAGIC + (sealing.MAX_HEADER_BYTES + 1).to_bytes(4, "big"))
     assert seen == []
 
 
