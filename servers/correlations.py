@@ -277,7 +277,7 @@ def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list
         return [product_lengths(opens, place, place == 0, parameters) for place in range(len(roster.sites))]
     if last is not None and last.announcement.message.purpose.plan.dispensable:
         last = None
-    counting = of.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
+    counting = of.rule.name.counts_classes and (last is None or last.state is RoundState.SKIPPED)
     if not of.protection.plan.opens and not counting:
         return []
     contributors, opens = len(roster.contributors), of.rule.needs

@@ -38,8 +38,8 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.messages import paths
 from protocol.messages.control import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
+from protocol.messages.letter import LetterKind
 from protocol.policy.memory import remember_skip
 from protocol.protection.ckks import welcomed_seed
 from protocol.rounds.evidence import PastRelease
@@ -185,7 +185,7 @@ class Contributor(Participant):
     def take_welcome(self, view: StudyView) -> None:
         """The newest welcome beyond our model: the sites' key and the model itself, once the site may take it."""
         requester = self.context.roster.requester
-        prefix, suffix = paths.fill(paths.WELCOME_TOPIC, version=""), f"/{requester}"
+        prefix, suffix = f"{LetterKind.WELCOME.value}-", f"/{requester}"
         topics = [entry for entry in view.mail if entry.startswith(prefix) and entry.endswith(suffix)]
         numbers = [entry[len(prefix) : -len(suffix)] for entry in topics]
         versions = [int(number) for number in numbers if _VERSION.fullmatch(number)]

@@ -175,7 +175,7 @@ _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
     "letters-of-every-size": ANY_LETTER,
     "letters-of-made-up-topics": {"servers.api.mail.require_announced": passes},
     "studies-with-a-dealer": {"servers.studies._require_own_correlations": passes},
-    "announcements-out-of-turn": {f"{_COLLECT}opens_round": lambda told, last, *_: last is None or last.progress.final},
+    "announcements-out-of-turn": {f"{_COLLECT}opens_round": lambda told, last, *_: last is None or last.final},
     "announcements-that-open-more": {f"{_COLLECT}check_said": passes},
     "messages-in-the-requesters-place": {
         f"{_COLLECT}require_signatures": unsigned,

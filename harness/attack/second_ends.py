@@ -58,7 +58,7 @@ from protocol.roster.chain import RosterChain
 from protocol.rounds.evidence import check_release
 from protocol.rounds.side_a import Act, End, FromB, Signature, Step, outcome_of
 from protocol.rounds.side_b import Move
-from protocol.rounds.states import AtA, RoundEvent, RoundKey, RoundProgress
+from protocol.rounds.states import AtA, RoundEvent, RoundKey
 from protocol.sharing import Side
 from servers.rounds.endings import Endings, countersign_outcome, next_step
 from servers.rounds.release import commit_release, with_mask_seed
@@ -226,11 +226,9 @@ def _burnt_in_private(honest: HonestServer) -> bool:
 # --- with the defence taken out ---------------------------------------------------------------------------------------
 
 
-def _any_step(progress: RoundProgress, event: RoundEvent) -> RoundProgress:
+def _any_step(_: object, event: RoundEvent) -> RoundState:
     """Every way leads from every state."""
-    again = event is RoundEvent.RETRIED
-    state = RoundState.ANNOUNCED if again else RoundState(event.value)
-    return replace(progress, state=state, attempt=progress.attempt + again)
+    return RoundState.ANNOUNCED if event is RoundEvent.RETRIED else RoundState(event.value)
 
 
 def _any_signature(server: Server, state: AtA, answer: FromB | None = None, asked_at_s: float | None = None) -> Step:
@@ -245,11 +243,11 @@ def _attempt(
     return Attempt(lambda folder: _unless_refused(script, HonestServer(folder, side, state, told)), without)
 
 
+_ANY_STEP: Final = {"protocol.rounds.states.Attempt.after": _any_step}
 _SIGNS: Final = {
     "servers.rounds.endings.answer": lambda state, message, roster: Move(RoundEvent(message.outcome.value)),
-    "servers.rounds.endings.step": _any_step,
+    **_ANY_STEP,
 }
-_ANY_STEP: Final = {"servers.rounds.release.step": _any_step}
 _ANY_SET: Final = {"servers.rounds.endings.next_step": lambda server, state, *_: Act.TAKE}
 _ANY_SIGNATURE: Final = {"servers.rounds.endings.next_step": _any_signature}
 _MEASURED: Final = RoundState.MEASURED

@@ -35,7 +35,6 @@ from protocol.channel.message import (
 )
 from protocol.channel.signing import sign_message, verify_message
 from protocol.errors import BadSignature, UnknownParty
-from protocol.messages import paths
 from protocol.messages.model import LayerShape, LossName, ModelSpec, TaskKind, TaskSpec, TrainingSpec
 from protocol.messages.purpose import EndCause, OutcomeCause, Purpose, RoundState, StudyProtection
 from protocol.messages.roster import KeyClaim, Party, Role, Roster, RosterChange
@@ -382,7 +381,7 @@ def require_roster(signed: Signed[Roster]) -> Roster:
 
 _ENDED: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED})
 _UNDER_WAY: Final = RoundState.ANNOUNCED
-_WEIGHTS: Final = paths.fill(paths.WEIGHTS_TOPIC, round="")
+_WEIGHTS: Final = "weights-"
 """Weight lists come before the announcement of their round, which is the news."""
 
 

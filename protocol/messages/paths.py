@@ -65,13 +65,6 @@ PEER_MASKED_SUM = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/ma
 PEER_GO = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/go"
 PEER_OUTCOME = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/outcome"
 
-CHECKPOINT_TOPIC = "checkpoint-{version}"
-WELCOME_TOPIC = "welcome-{version}"
-WEIGHTS_TOPIC = "weights-{round}"
-DECLINE_TOPIC = "decline-{round}"
-REFUSAL_TOPIC = "refusal"
-HINDERED_TOPIC = "hindered"
-ATTESTED_TOPIC = "attested-{version}"
 EVERY_SITE = "every-site"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from protocol.errors import Clause
 from protocol.parameters import Needs
@@ -193,25 +193,43 @@ PROTECTION_PLANS: Final[Mapping[StudyProtection, ProtectionPlan]] = {
 
 
 class OutcomeCause(StrEnum):
-    """Why a round was skipped, an attempt burnt, or a round ended that sums nothing."""
+    """Why a round was skipped, an attempt burnt, or a round ended that sums nothing; ``words`` say it to people."""
 
-    REQUESTER_MISSING = "requester_missing"
-    QUERIES_MISSING = "queries_missing"
-    RELEASE_SET_MISSING = "release_set_missing"
-    GO_MISSING = "go_missing"
-    TAGS_FAILED = "tags_failed"
-    TOO_FEW_CONTRIBUTORS = "too_few_contributors"
-    ANNOUNCED_AT_ONE_SERVER = "announced_at_one_server"
-    NOT_AGREED_IN_TIME = "not_agreed_in_time"
-    NOT_MEASURED_IN_TIME = "not_measured_in_time"
-    ATTEMPTS_BURNT = "attempts_burnt"
-    OPENING_AT_ONE_SERVER = "opening_at_one_server"
-    CORRELATIONS_LOST = "correlations_lost"
-    PRODUCTS_REFUSED = "products_refused"
-    SHARE_ALTERED_AT_A = "share_altered_at_a"
-    SHARE_ALTERED_AT_B = "share_altered_at_b"
-    RANKED = "ranked"
-    CLOSED = "closed"
+    words: str
+
+    def __new__(cls, value: str, words: str) -> Self:
+        """Make the member of this value."""
+        cause = str.__new__(cls, value)
+        cause._value_, cause.words = value, words
+        return cause
+
+    REQUESTER_MISSING = "requester_missing", "the requester's own contribution is missing"
+    QUERIES_MISSING = "queries_missing", "the requester's queries are missing"
+    RELEASE_SET_MISSING = "release_set_missing", "the requester's release set is missing"
+    GO_MISSING = "go_missing", "the requester's word that the sum's tags are right is missing"
+    TAGS_FAILED = "tags_failed", "the sum's tags are wrong; nothing was opened"
+    TOO_FEW_CONTRIBUTORS = "too_few_contributors", "{found} contributors, the announcement asks for at least {needed}"
+    ANNOUNCED_AT_ONE_SERVER = "announced_at_one_server", "the other server never got the announcement"
+    NOT_AGREED_IN_TIME = "not_agreed_in_time", "the two servers could not agree on the set in time"
+    NOT_MEASURED_IN_TIME = "not_measured_in_time", "the two servers could not measure the updates in time"
+    ATTEMPTS_BURNT = "attempts_burnt", "{found} attempts were burnt"
+    OPENING_AT_ONE_SERVER = "opening_at_one_server", "one server has its opening, the other could not make its own"
+    CORRELATIONS_LOST = "correlations_lost", "side A lost the attempt's correlations before the products were done"
+    PRODUCTS_REFUSED = "products_refused", "the products were refused"
+    SHARE_ALTERED_AT_A = (
+        "share_altered_at_a",
+        "server A no longer holds what {site} sent, by its own word: its disk was altered",
+    )
+    SHARE_ALTERED_AT_B = (
+        "share_altered_at_b",
+        "server B no longer holds what {site} sent, by its own word: its disk was altered",
+    )
+    RANKED = "ranked", "the losses are opened to the requester; nothing is summed"
+    CLOSED = "closed", "what was measured is opened to the requester; nothing is summed"
+
+    def said(self, found: int | None = None, needed: int | None = None, site: str | None = None) -> str:
+        """The cause in words, with the numbers and the site that it speaks of."""
+        return self.words.format(found=found, needed=needed, site=site or "a site")
 
     @property
     def requester_absent(self) -> bool:
@@ -236,30 +254,6 @@ SKIP_CAUSES: Final = frozenset(OutcomeCause) - {
 BURN_CAUSES: Final = frozenset({OutcomeCause.CORRELATIONS_LOST, OutcomeCause.PRODUCTS_REFUSED})
 RANKED_CAUSES: Final = frozenset({OutcomeCause.RANKED, OutcomeCause.OPENING_AT_ONE_SERVER})
 CLOSED_CAUSES: Final = frozenset({OutcomeCause.CLOSED, OutcomeCause.OPENING_AT_ONE_SERVER})
-
-_TEXTS: Final = {
-    OutcomeCause.REQUESTER_MISSING: "the requester's own contribution is missing",
-    OutcomeCause.QUERIES_MISSING: "the requester's queries are missing",
-    OutcomeCause.RELEASE_SET_MISSING: "the requester's release set is missing",
-    OutcomeCause.GO_MISSING: "the requester's word that the sum's tags are right is missing",
-    OutcomeCause.TAGS_FAILED: "the sum's tags are wrong; nothing was opened",
-    OutcomeCause.TOO_FEW_CONTRIBUTORS: "{found} contributors, the announcement asks for at least {needed}",
-    OutcomeCause.ANNOUNCED_AT_ONE_SERVER: "the other server never got the announcement",
-    OutcomeCause.NOT_AGREED_IN_TIME: "the two servers could not agree on the set in time",
-    OutcomeCause.NOT_MEASURED_IN_TIME: "the two servers could not measure the updates in time",
-    OutcomeCause.ATTEMPTS_BURNT: "{found} attempts were burnt",
-    OutcomeCause.OPENING_AT_ONE_SERVER: "one server has its opening, the other could not make its own",
-    OutcomeCause.CORRELATIONS_LOST: "side A lost the attempt's correlations before the products were done",
-    OutcomeCause.PRODUCTS_REFUSED: "the products were refused",
-    OutcomeCause.SHARE_ALTERED_AT_A: "server A no longer holds what {site} sent, by its own word: its disk was altered",
-    OutcomeCause.SHARE_ALTERED_AT_B: "server B no longer holds what {site} sent, by its own word: its disk was altered",
-    OutcomeCause.RANKED: "the losses are opened to the requester; nothing is summed",
-    OutcomeCause.CLOSED: "what was measured is opened to the requester; nothing is summed",
-}
-
-
-def outcome_text(cause: OutcomeCause, found: int | None, needed: int | None, site: str | None = None) -> str:
-    return _TEXTS[cause].format(found=found, needed=needed, site=site or "a site")
 
 
 class EndCause(StrEnum):

@@ -29,7 +29,6 @@ from protocol.messages.purpose import (
     Purpose,
     RoundState,
     StudyProtection,
-    outcome_text,
 )
 from protocol.parameters import WORD_BITS, Needs, RingBits
 from protocol.sharing import Side
@@ -323,7 +322,7 @@ class RoundOutcome(OfAttempt, Message):
     @property
     def reason(self) -> str:
         """The cause in words, for people."""
-        text = outcome_text(self.cause, self.found, self.needed, self.site)
+        text = self.cause.said(self.found, self.needed, self.site)
         return text if self.code is None else f"{text}: {self.code.value}"
 
 

@@ -28,9 +28,9 @@ from protocol.messages.control import (
     Study,
     StudyState,
 )
-from protocol.messages.purpose import OutcomeCause, outcome_text
+from protocol.messages.purpose import OutcomeCause
 from protocol.parameters import PROTOCOL_VERSION
-from protocol.rounds.states import RoundProgress, StudyEvent, study_step
+from protocol.rounds.states import Attempt, StudyEvent, study_step
 
 
 def _hash(label: str, *parts: bytes) -> str:
@@ -81,7 +81,7 @@ class Shortfall:
 
     @property
     def reason(self) -> str:
-        return outcome_text(self.cause, self.found, self.needed, self.site)
+        return self.cause.said(self.found, self.needed, self.site)
 
 
 def shortfall(agreed: AgreedSet, announcement: Announcement, requester: str) -> Shortfall | None:
@@ -152,21 +152,13 @@ def model_digest(site_key: bytes, study_digest: str, round_number: int, model: O
 _CLOCK_SLACK_S: Final = 300
 
 
-@dataclass(frozen=True)
-class LastRound:
-    """The last round that a study has at this server."""
-
-    progress: RoundProgress
-    announcement: Announcement
-
-
 def check_said(
     announcement: Announcement,
     number: int,
     study: Study,
     study_digest: str,
     roster: Roster,
-    last: LastRound | None,
+    last: Attempt | None,
     now_s: float,
 ) -> None:
     """It says what the study lets its rounds say. Raises: AnnouncementMismatch, WrongRound, MalformedMessage"""
@@ -192,7 +184,7 @@ def check_said(
         )
 
 
-def _check_purpose(announcement: Announcement, study: Study, last: LastRound | None) -> None:
+def _check_purpose(announcement: Announcement, study: Study, last: Attempt | None) -> None:
     """A round opens what the study says, and comes when such rounds do.
 
     Raises: MalformedMessage, WrongRound
@@ -214,19 +206,19 @@ def _check_purpose(announcement: Announcement, study: Study, last: LastRound | N
         )
 
 
-def _check_follows(purpose: Purpose, last: LastRound) -> None:
+def _check_follows(purpose: Purpose, last: Attempt) -> None:
     """Sites are ranked after rankings alone that were all skipped; two measurements have a sum between them.
 
     What sites remember says the same of all rounds, not of the last one alone.
     """
-    before, state = last.announcement.purpose, last.progress.state
+    before, state = last.announcement.purpose, last.state
     if purpose is Purpose.RANKING and not (before is Purpose.RANKING and state is not RoundState.RANKED):
         raise WrongRound("the sites are ranked once, before the first update; this study is beyond that")
     if purpose is before is Purpose.MEASURE and state is RoundState.CLOSED:
         raise WrongRound("a model's updates are measured once, and nothing was summed since the last measurement")
 
 
-def _check_key(announcement: Announcement, study: Study, last: LastRound | None) -> None:
+def _check_key(announcement: Announcement, study: Study, last: Attempt | None) -> None:
     """Updates are encrypted exactly where the study says so, and under one key."""
     if announcement.protection is not study.protection.of(announcement.purpose):
         raise MalformedMessage(
@@ -240,7 +232,7 @@ def _check_key(announcement: Announcement, study: Study, last: LastRound | None)
 
 def opens_round(
     announcement: Announcement,
-    last: LastRound | None,
+    last: Attempt | None,
     study_state: StudyState,
     contributors: frozenset[str],
     least_contributors: int,
@@ -250,16 +242,16 @@ def opens_round(
     WrongRound, ConflictingMessage or MalformedMessage otherwise; one announcement per round number, for ever. A
     paused study goes on with the requester's next announcement.
     """
-    if last is not None and announcement.round == last.progress.round:
+    if last is not None and announcement.round == last.key.round:
         if announcement == last.announcement:
             return False
         raise ConflictingMessage(f"round {announcement.round} has another announcement; a round is announced once")
     study_step(study_state, StudyEvent.ANNOUNCED)
-    expected = 1 if last is None else last.progress.round + 1
-    if announcement.round != expected or (last is not None and not last.progress.final):
+    expected = 1 if last is None else last.key.round + 1
+    if announcement.round != expected or (last is not None and not last.final):
         found = "no round was announced yet"
         if last is not None:
-            found = f"round {last.progress.round} is {last.progress.state}"
+            found = f"round {last.key.round} is {last.state}"
         raise WrongRound(f"{found}; the next announcement is for round {expected}, found {announcement.round}")
     strangers = sorted(set(announcement.listed) - contributors)
     if strangers:

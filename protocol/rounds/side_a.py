@@ -392,11 +392,8 @@ def outcome_of(
             "round": key.round,
             "attempt": key.attempt,
             "outcome": state,
-            "cause": why.cause,
-            "found": why.found,
-            "needed": why.needed,
             "code": code,
-            "site": why.site,
+            **vars(why),
         }
     )
 

@@ -38,7 +38,6 @@ from protocol.messages.peer import HandOver, LockRequest, ProductsHeader
 from protocol.messages.purpose import RoundStep
 from protocol.rounds.agreement import check_transcript, shortfall
 from protocol.rounds.states import (
-    FINAL_STATES,
     Attempt,
     ChallengeSigned,
     EndAgreed,
@@ -351,7 +350,7 @@ def require_no_other_end(attempt: Attempt, end: Undecided | EndAgreed) -> None:
     """Require that this side has not signed the sum of a round of ciphertexts. Raises: WrongRound"""
     if isinstance(end, EndAgreed):
         raise WrongRound(f"this server has signed that round {attempt.key.round} is {end.outcome.message.outcome}")
-    if attempt.state in FINAL_STATES:
+    if attempt.final:
         raise WrongRound(f"round {attempt.key.round} is {attempt.state} here without a signed sum; it has no other end")
 
 

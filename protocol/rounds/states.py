@@ -14,7 +14,8 @@
 
 A study is open or paused until it is completed, local_only, cancelled or failed, for ever.
 
-``step`` and ``study_step`` refuse what the tables do not list; whoever sends the event learns which states take it.
+``Attempt.after`` and ``study_step`` refuse what the tables do not list; whoever sends the event learns which states
+take it.
 
 There is one frozen type per state. A state follows from what is stored, so after a restart it is the same one.
 ``Tossed`` alone lives between two messages.
@@ -22,7 +23,7 @@ There is one frozen type per state. A state follows from what is stored, so afte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -106,33 +107,6 @@ STUDY_TRANSITIONS: Final[dict[tuple[StudyState, StudyEvent], StudyState]] = {
 FINAL_STATES: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED})
 
 
-@dataclass(frozen=True)
-class RoundProgress:
-    """The progress of a round on one server."""
-
-    round: int
-    attempt: int
-    state: RoundState
-
-    @property
-    def final(self) -> bool:
-        return self.state in FINAL_STATES
-
-
-def open_round(number: int) -> RoundProgress:
-    return RoundProgress(round=number, attempt=1, state=RoundState.ANNOUNCED)
-
-
-def step(progress: RoundProgress, event: RoundEvent) -> RoundProgress:
-    """The next progress; WrongRound names the states in which the event is welcome."""
-    state = TRANSITIONS.get((progress.state, event))
-    if state is None:
-        welcome = ", ".join(sorted(s for s, e in TRANSITIONS if e is event))
-        raise WrongRound(f"round {progress.round} is {progress.state}; '{event}' is possible only when {welcome}")
-    attempt = progress.attempt + (event is RoundEvent.RETRIED)
-    return replace(progress, state=state, attempt=attempt)
-
-
 def study_step(state: StudyState, event: StudyEvent) -> StudyState:
     """The study's next state; WrongRound when it takes no such event (any more)."""
     following = STUDY_TRANSITIONS.get((state, event))
@@ -164,9 +138,17 @@ class Attempt:
     announcement: Announcement
     closes_at_s: float
 
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL_STATES
+
     def after(self, event: RoundEvent) -> RoundState:
-        """Raises: WrongRound"""
-        return step(RoundProgress(self.key.round, self.key.attempt, self.state), event).state
+        """The next state; WrongRound names the states in which the event is welcome."""
+        state = TRANSITIONS.get((self.state, event))
+        if state is None:
+            welcome = ", ".join(sorted(s for s, e in TRANSITIONS if e is event))
+            raise WrongRound(f"round {self.key.round} is {self.state}; '{event}' is possible only when {welcome}")
+        return state
 
 
 # --- side A -----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from protocol.messages.control import (
     ContributionHeader,
     Receipt,
     Roster,
+    RoundState,
     Signed,
     require_signatures,
     signature_from,
@@ -24,8 +25,8 @@ from protocol.messages.letter import LetterKind, Topic
 from protocol.messages.peer import CollectedSet
 from protocol.protection.registry import expected, most_bytes
 from protocol.roster.chain import RosterChain
-from protocol.rounds.agreement import LastRound, check_said, opens_round, still_awaited
-from protocol.rounds.states import RoundEvent, RoundKey, StudyEvent, open_round, step, study_step
+from protocol.rounds.agreement import check_said, opens_round, still_awaited
+from protocol.rounds.states import RoundEvent, RoundKey, StudyEvent, study_step
 from protocol.sharing import Side
 from servers.ckks.process import content_check
 from servers.failpoints import Point
@@ -64,7 +65,7 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
 def _announced(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
     announcement = require_signatures(signed, server.roster, [server.roster.requester])
     record = server.store.current_round(study.digest)
-    last = None if record is None else LastRound(record.progress, record.announcement.message)
+    last = None if record is None else record.begun
     before = None if last is None else last.announcement.roster_head
     roster = announced_under(server.chain, announcement.roster_head, before)
     check_said(announcement, number, study.study, study.digest, roster, last, server.clock())
@@ -82,10 +83,9 @@ def _announced(server: Server, study: StudyRecord, number: int, signed: Signed[A
     if state is not study.state:
         resumed = replace(study, state=state, reason="", absent_in_a_row=0)
         server.store.change_study(study.digest, lambda _: resumed)
-    progress = open_round(number)
-    key = RoundKey(study.digest, number, progress.attempt)
+    key = RoundKey(study.digest, number, 1)
     server.failpoints.reach(Point.BEFORE_ANNOUNCEMENT_STORED)
-    server.store.add_round(RoundRecord(key, progress.state, countersigned, float(announcement.closes_at_s)))
+    server.store.add_round(RoundRecord(key, RoundState.ANNOUNCED, countersigned, float(announcement.closes_at_s)))
     server.failpoints.reach(Point.AFTER_ANNOUNCEMENT_STORED)
     forget_rounds_before(server, study, number)
     server.uploads.keep_only(study.digest, key)
@@ -214,7 +214,7 @@ def commit_share(server: Server, study: StudyRecord, key: RoundKey, taken: Taken
             body_digest=digest,
         )
         receipt = server.sign(message)
-        state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
+        state = record.begun.after(RoundEvent.CONTRIBUTION_STORED)
         server.store.add_contribution(
             ContributionRecord(key, site, taken.header, digest, receipt, name, taken.wrapped_key, taken.chunk_tags),
             state,
@@ -239,7 +239,7 @@ def _require_open(study: StudyRecord, record: RoundRecord) -> None:
         raise WrongRound(f"the study is {study.state}: {study.reason}")
     if record.outcome is not None:
         raise WrongRound(f"round {record.key.round} is being closed without a release; wait for the next one")
-    step(record.progress, RoundEvent.CONTRIBUTION_STORED)
+    record.begun.after(RoundEvent.CONTRIBUTION_STORED)
 
 
 def absent_sites(server: Server, record: RoundRecord) -> frozenset[str]:

@@ -41,7 +41,6 @@ from protocol.rounds.states import (
     RoundEvent,
     RoundKey,
     StudyEvent,
-    step,
     study_step,
 )
 from servers.failpoints import Point
@@ -57,7 +56,7 @@ from servers.studies import refuse
 def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
     """The round is over without a sum; its shares are deleted. Requester absent too often: the study pauses."""
     if record.state is not RoundState.SKIPPED:
-        state = step(record.progress, RoundEvent.SKIPPED).state
+        state = record.begun.after(RoundEvent.SKIPPED)
         server.note_round(record, RoundState.SKIPPED)
         server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome, output_file=None))
         unserved = [] if record.output_file is None else [record.output_file]
@@ -73,7 +72,7 @@ def commit_opened(server: Server, record: RoundRecord, outcome: Signed[RoundOutc
     ends_as = outcome.message.outcome
     if record.state is ends_as:
         return
-    state = step(record.progress, RoundEvent(ends_as.value)).state
+    state = record.begun.after(RoundEvent(ends_as.value))
     server.note_round(record, ends_as)
     server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
     server.files.delete(server.store.forget_attempt_files(record.key))
@@ -101,16 +100,15 @@ _RETRY_WINDOW_S = 60.0
 
 def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
     """The attempt's contributions are deleted unmeasured; the next attempt takes the same updates again."""
-    burnt = step(record.progress, RoundEvent.BURNT)
-    retried = step(burnt, RoundEvent.RETRIED)
+    burnt = record.begun.after(RoundEvent.BURNT)
     again = RoundRecord(
-        key=RoundKey(record.key.study, record.key.round, retried.attempt),
-        state=retried.state,
+        key=replace(record.key, attempt=record.key.attempt + 1),
+        state=replace(record.begun, state=burnt).after(RoundEvent.RETRIED),
         announcement=record.announcement,
         closes_at_s=max(record.closes_at_s, server.clock() + _RETRY_WINDOW_S),
     )
     server.note_round(record, RoundState.BURNT)
-    server.store.change_round(record.key, lambda r: replace(r, state=burnt.state, outcome=outcome), then_add=again)
+    server.store.change_round(record.key, lambda r: replace(r, state=burnt, outcome=outcome), then_add=again)
     server.files.delete(server.store.forget_attempt_files(record.key))
     server.metrics.rounds.labels(RoundState.BURNT.value).inc()
 

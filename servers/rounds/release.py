@@ -35,7 +35,7 @@ from protocol.messages.control import (
 from protocol.messages.purpose import RoundStep
 from protocol.protection.registry import output_header
 from protocol.rounds.side_b import Reply, answer
-from protocol.rounds.states import RoundEvent, step
+from protocol.rounds.states import RoundEvent
 from protocol.tags import (
     TagErrors,
     attempt_key,
@@ -72,7 +72,7 @@ def commit_half(server: Server, record: RoundRecord, half_digest: str, output_fi
         now = server.store.round(record.key) or record
         if now.commitment is not None:
             return now
-        state = step(now.progress, RoundEvent.COMMITTED).state
+        state = now.begun.after(RoundEvent.COMMITTED)
         signed = server.sign(commitment_to(now.chosen.message, server.side, half_digest))
         at_s = server.clock()
         server.failpoints.reach(Point.BEFORE_HALF_COMMITTED)
@@ -319,7 +319,7 @@ def _released(
 ) -> None:
     if now.state is RoundState.RELEASED:
         return
-    state = step(now.progress, RoundEvent.RELEASED).state
+    state = now.begun.after(RoundEvent.RELEASED)
     server.note_round(now, RoundState.RELEASED)
     server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
     server.store.change_round(

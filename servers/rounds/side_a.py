@@ -42,6 +42,7 @@ from protocol.rounds.side_a import (
 )
 from protocol.rounds.states import (
     AtA,
+    Attempt,
     AwaitingQueries,
     Collecting,
     Countersigning,
@@ -49,9 +50,7 @@ from protocol.rounds.states import (
     Over,
     RoundEvent,
     RoundKey,
-    RoundProgress,
     SumSigned,
-    step,
 )
 from protocol.sharing import Side
 from servers.correlations import CorrelationPool, Stock, demand, stock_quietly
@@ -108,7 +107,7 @@ class Driver:
     endings: Endings
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stocked: set[RoundKey] = field(default_factory=set)
-    _told: dict[str, RoundProgress | object | None] = field(default_factory=dict)
+    _told: dict[str, Attempt | object | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._phases = Phases(self.server.metrics, self.server.clock, self.server.traces)
@@ -184,9 +183,9 @@ class Driver:
         """The peer hears how far this server came once there is a study, a round is measured, and once it is over."""
         self.server.history.require_current()
         record = self.server.store.current_round(digest)
-        progress = None if record is None else record.progress
-        waits = progress is not None and progress.state is RoundState.MEASURED
-        if self._told.get(digest, _NOTHING) == progress or not (progress is None or progress.final or waits):
+        begun = None if record is None else record.begun
+        waits = begun is not None and begun.state is RoundState.MEASURED
+        if self._told.get(digest, _NOTHING) == begun or not (begun is None or begun.final or waits):
             return
         try:
             await self.peer.compare()
@@ -194,7 +193,7 @@ class Driver:
             if waits:
                 raise
             return  # nothing waits for it: the next one brings more
-        self._told[digest] = progress
+        self._told[digest] = begun
 
     def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
         """Return the correlations that the next round will consume."""
@@ -308,7 +307,7 @@ class Driver:
         server, study = self.server, turn.study
         record = server.store.round(turn.record.key) or turn.record
         nonce = server.randomness.bytes(32, f"{record.key.label} challenge nonce") if lock.tosses else None
-        state = step(record.progress, RoundEvent.LOCKED).state
+        state = record.begun.after(RoundEvent.LOCKED)
         signed = server.sign(lock.agreed)
         server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
         server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce))
@@ -382,7 +381,7 @@ class Driver:
         opening = await asyncio.to_thread(
             seal_opening, self.server, record, own, masked, stock.zero_key, parameters_of(study, record)
         )
-        state = step(record.progress, RoundEvent.MEASURED).state
+        state = record.begun.after(RoundEvent.MEASURED)
         self.server.failpoints.reach(Point.BEFORE_OPENING_STORED)
         self.server.store.change_round(
             record.key, lambda r: replace(r, state=state), answers=[Answer(AnswerKind.OPENING, "", opening)]

@@ -54,7 +54,7 @@ _BOTH: Final = 2
 def at_a(server: Server, record: RoundRecord) -> AtA:
     """Raises: IncompleteRecord"""
     attempt = record.begun
-    if record.outcome is not None or record.progress.final or record.state is RoundState.BURNT:
+    if record.outcome is not None or attempt.final or record.state is RoundState.BURNT:
         return _ended(record, attempt)
     if record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
         return _collecting(server, record, attempt)
@@ -67,7 +67,7 @@ def _ended(record: RoundRecord, attempt: Attempt) -> Ending | Over:
     if record.state is RoundState.RELEASED:
         return Over(attempt)
     outcome = record.signed_outcome
-    by_both = record.progress.final and len(outcome.signatures) == _BOTH
+    by_both = attempt.final and len(outcome.signatures) == _BOTH
     return Over(attempt) if by_both else Ending(attempt, outcome)
 
 

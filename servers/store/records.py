@@ -33,7 +33,7 @@ from protocol.messages.control import (
     TagCheck,
     TagsFailed,
 )
-from protocol.rounds.states import Attempt, RoundKey, RoundProgress
+from protocol.rounds.states import Attempt, RoundKey
 
 if TYPE_CHECKING:  # a worker of a cluster reads records' tags, and needs no database
     from sqlalchemy import Row
@@ -214,10 +214,6 @@ class RoundRecord:
     tag_check: Signed[TagCheck] | None = None
     go: Signed[Go] | None = None
     tags_failed: Signed[TagsFailed] | None = None
-
-    @property
-    def progress(self) -> RoundProgress:
-        return RoundProgress(round=self.key.round, attempt=self.key.attempt, state=self.state)
 
     @property
     def begun(self) -> Attempt:

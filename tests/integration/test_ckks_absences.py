@@ -12,7 +12,6 @@ import pytest
 from client_agent.site.events import RoundEnd, read_metrics
 from harness.federation.learners import LightLearner
 from protocol.messages.control import OutcomeCause, Study, StudyProtection
-from protocol.messages.purpose import outcome_text
 from protocol.policy.site_policy import SitePolicy
 from protocol.shared_model import first_model
 from protocol.sharing import Side
@@ -24,7 +23,7 @@ from tests.kit.processes import Federation
 
 pytest.importorskip("tenseal")
 LATE = "c3"
-MISSING = outcome_text(OutcomeCause.RELEASE_SET_MISSING, None, None)
+MISSING = OutcomeCause.RELEASE_SET_MISSING.said()
 EARLY = tuple(site for site in SITES if site != LATE)
 WILLING = SitePolicy(least_isolation=0.0, allow_ckks=True, least_contributors=2)
 

@@ -28,7 +28,7 @@ from protocol.errors import ProtocolViolation
 from protocol.messages.control import AgreedSet, Receipt, Signed
 from protocol.roster.chain import RosterChain
 from protocol.rounds import agreement
-from protocol.rounds.states import RoundEvent, RoundKey, step
+from protocol.rounds.states import RoundEvent, RoundKey
 from servers.rounds.endings import Endings, commit_end
 from servers.server import Server
 from servers.store.files import Draft
@@ -138,7 +138,7 @@ def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, take
             body_digest=taken.digest,
         )
     )
-    state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
+    state = record.begun.after(RoundEvent.CONTRIBUTION_STORED)
     server.store.add_contribution(
         ContributionRecord(key, header.site, header, taken.digest, receipt, taken.name, None, taken.chunk_tags), state
     )

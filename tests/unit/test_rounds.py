@@ -9,16 +9,15 @@ import pytest
 from protocol.errors import ConflictingMessage, MalformedMessage, ProtocolViolation, TranscriptMismatch, WrongRound
 from protocol.messages.control import AgreedSet, CollectedContribution, OutcomeCause, RoundState, StudyState
 from protocol.rounds import agreement as lock
-from protocol.rounds.agreement import LastRound, opens_round
+from protocol.rounds.agreement import opens_round
 from protocol.rounds.states import (
     FINAL_STATES,
     STUDY_TRANSITIONS,
     TRANSITIONS,
+    Attempt,
     RoundEvent,
-    RoundProgress,
+    RoundKey,
     StudyEvent,
-    open_round,
-    step,
     study_step,
 )
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
@@ -27,16 +26,22 @@ from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 STUDY = "a" * 64
 CONTRIBUTORS = frozenset(SITES[1:])
-RELEASED = RoundProgress(round=1, attempt=1, state=RoundState.RELEASED)
 
 
-def check(number: int, last: RoundProgress | None, state: StudyState = StudyState.OPEN, **changes: object) -> bool:
-    before = None if last is None else LastRound(last, announcement(STUDY, last.round))
-    return opens_round(announcement(STUDY, number, **changes), before, state, CONTRIBUTORS, 3)
+def first(state: RoundState) -> Attempt:
+    """The study's first round."""
+    return Attempt(RoundKey(STUDY, 1, 1), state, announcement(STUDY, 1), 0.0)
+
+
+RELEASED, ANNOUNCED = first(RoundState.RELEASED), first(RoundState.ANNOUNCED)
+
+
+def check(number: int, last: Attempt | None, state: StudyState = StudyState.OPEN, **changes: object) -> bool:
+    return opens_round(announcement(STUDY, number, **changes), last, state, CONTRIBUTORS, 3)
 
 
 def test_a_round_runs_from_announced_to_released() -> None:
-    progress = open_round(3)
+    begun = ANNOUNCED
     for event in (
         RoundEvent.CONTRIBUTION_STORED,
         RoundEvent.CONTRIBUTION_STORED,
@@ -44,26 +49,19 @@ def test_a_round_runs_from_announced_to_released() -> None:
         RoundEvent.MEASURED,
         RoundEvent.RELEASED,
     ):
-        assert not progress.final
-        progress = step(progress, event)
-    assert progress == RoundProgress(round=3, attempt=1, state=RoundState.RELEASED)
-    assert progress.final
-
-
-def test_a_burnt_round_is_tried_again_under_the_next_attempt() -> None:
-    locked = RoundProgress(round=3, attempt=1, state=RoundState.LOCKED)
-    again = step(step(locked, RoundEvent.BURNT), RoundEvent.RETRIED)
-    assert again == RoundProgress(round=3, attempt=2, state=RoundState.ANNOUNCED)
+        assert not begun.final
+        begun = first(begun.after(event))
+    assert begun.state is RoundState.RELEASED
+    assert begun.final
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(RoundState, RoundEvent)))
 def test_every_other_event_is_refused_and_names_the_states_that_take_it(state: RoundState, event: RoundEvent) -> None:
-    progress = RoundProgress(round=1, attempt=1, state=state)
     if (state, event) in TRANSITIONS:
-        assert step(progress, event).state is TRANSITIONS[state, event]
+        assert first(state).after(event) is TRANSITIONS[state, event]
     else:
         with pytest.raises(WrongRound, match=f"round 1 is {state}; '{event}' is possible only when"):
-            step(progress, event)
+            first(state).after(event)
 
 
 def test_nothing_leaves_a_final_state_and_nothing_is_skipped_after_a_release() -> None:
@@ -79,7 +77,7 @@ def test_the_first_and_the_next_announcement_are_taken() -> None:
 
 def test_the_same_announcement_again_opens_nothing() -> None:
     assert not check(1, RELEASED)
-    assert not check(1, open_round(1), StudyState.CANCELLED)
+    assert not check(1, ANNOUNCED, StudyState.CANCELLED)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_the_same_announcement_again_opens_nothing() -> None:
         (1, RELEASED, StudyState.OPEN, {"model_version": 7}, ConflictingMessage, "announced once"),
         (2, None, StudyState.OPEN, {}, WrongRound, "no round was announced yet"),
         (3, RELEASED, StudyState.OPEN, {}, WrongRound, "next announcement is for round 2"),
-        (2, open_round(1), StudyState.OPEN, {}, WrongRound, "round 1 is announced"),
+        (2, ANNOUNCED, StudyState.OPEN, {}, WrongRound, "round 1 is announced"),
         (2, RELEASED, StudyState.LOCAL_ONLY, {}, WrongRound, "the study is local_only"),
         (2, RELEASED, StudyState.OPEN, {"listed": (*SITES[1:], "stranger")}, MalformedMessage, "stranger"),
         (2, RELEASED, StudyState.OPEN, {"least_contributors": 2}, MalformedMessage, "below the study's 3"),
@@ -96,7 +94,7 @@ def test_the_same_announcement_again_opens_nothing() -> None:
 )
 def test_what_is_refused(
     number: int,
-    last: RoundProgress | None,
+    last: Attempt | None,
     state: StudyState,
     changes: dict[str, object],
     error: type[Exception],

@@ -29,7 +29,6 @@ from protocol.messages.control import (
     WeightList,
     sign,
 )
-from protocol.messages.purpose import outcome_text
 from protocol.sharing import Side
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
@@ -192,7 +191,7 @@ def test_a_skipped_round_is_recorded_once_and_settled(bench: Bench) -> None:
     bench.contributor.follow(*at)
     records = [event.record for event in bench.events if event.record is not None]
     assert [(record.round, record.state, record.reason) for record in records] == [
-        (1, RoundEnd.SKIPPED, outcome_text(OutcomeCause.NOT_AGREED_IN_TIME, None, None))
+        (1, RoundEnd.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME.said())
     ]
     assert bench.contributor.state.memory.unsettled is None
 

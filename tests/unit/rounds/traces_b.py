@@ -37,7 +37,7 @@ from protocol.rounds import side_b
 from protocol.rounds.agreement import agree, nonce_commitment, transcript
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import Answer, Message, Move, Reply
-from protocol.rounds.states import TRANSITIONS, RoundKey, Standing, step
+from protocol.rounds.states import TRANSITIONS, RoundKey, Standing
 from protocol.sharing import Side
 from protocol.tags import check_of, commitment_to, judged, shown_seed
 from servers.rounds.state import standing
@@ -244,7 +244,7 @@ class Trace:
         if one.answer is Reply.AGAIN or not one.taken:
             return
         if isinstance(one.answer, Move):
-            self.change(state=step(self.record.progress, one.answer.event).state)
+            self.change(state=self.record.begun.after(one.answer.event))
         match message := one.message:
             case LockRequest():
                 self.change(agreed_set=message.agreed_set, own_nonce=NONCES[1], peer_commitment=message.commitment_a)

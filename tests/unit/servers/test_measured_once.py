@@ -26,7 +26,7 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.parameters import Needs
-from protocol.rounds.agreement import LastRound, check_said
+from protocol.rounds.agreement import check_said
 from protocol.rounds.side_a import End, outcome_of
 from protocol.rounds.side_b import opened
 from protocol.rounds.states import RoundKey
@@ -118,7 +118,7 @@ def test_it_takes_no_release_set(tmp_path: Path, of: Study, opens: dict[str, Any
 
 def announce(of: Study, last: RoundRecord | None, number: int, fields: dict[str, Any]) -> None:
     """Raises: what the announcement is refused for"""
-    before = None if last is None else LastRound(last.progress, last.announcement.message)
+    before = None if last is None else last.begun
     check_said(announcement(of.digest(), number, **fields), number, of, of.digest(), ROSTER, before, 1_999_999_999.0)
 
 

@@ -7,12 +7,11 @@ import json
 import pytest
 
 from protocol.ckks.ciphertext import CkksParameters
-from protocol.errors import ConfigurationError, MalformedMessage, WrongRound
-from protocol.messages.control import Announcement, Purpose, RoundState, RuleName, Study, StudyProtection
+from protocol.errors import ConfigurationError, MalformedMessage
+from protocol.messages.control import Announcement, Purpose, RuleName, Study, StudyProtection
 from protocol.messages.round import ShareKind
 from protocol.parameters import Needs
 from protocol.protection.ckks import Ciphertexts
-from protocol.rounds.states import RoundEvent, RoundProgress, open_round, step
 from tests.unit.parties import announcement, parties, study
 
 STUDY = study(parties().roster.message.digest())
@@ -73,12 +72,3 @@ def test_an_announcement_with_a_key_is_one_of_ciphertexts() -> None:
 def test_measured_rounds_and_counts_never_travel_under_ckks(changes: dict[str, str]) -> None:
     with pytest.raises(MalformedMessage, match="only updates about which nothing is opened"):
         changed(ckks_key_id=KEY_ID, **changes)
-
-
-def test_side_b_goes_from_the_announcement_to_the_signed_set_and_back_to_nothing() -> None:
-    agreed = step(open_round(1), RoundEvent.AGREED)
-    assert agreed.state is RoundState.MEASURED
-    assert step(agreed, RoundEvent.RELEASED).state is RoundState.RELEASED
-    assert step(agreed, RoundEvent.SKIPPED).state is RoundState.SKIPPED
-    with pytest.raises(WrongRound, match="possible only when announced"):
-        step(RoundProgress(1, 1, RoundState.COLLECTING), RoundEvent.AGREED)
