@@ -50,7 +50,6 @@ from protocol.messages.control import (
     ShareKind,
     Signed,
     TagCheck,
-    TagSeed,
     TagsFailed,
     TagShares,
     require_signatures,
@@ -425,12 +424,6 @@ def require_own(stated: HalvesChecked, commitment: Signed[OutputCommitment], che
     place = list(Side).index(side)
     if (stated.commitments[place].message, stated.checks[place].message) != (commitment.message, check.message):
         raise TranscriptMismatch(f"{stated.KIND} holds another commitment or check of side {side.value!r} than it made")
-
-
-def require_about(stated: TagSeed, study_digest: str, round_number: int, attempt: int) -> None:
-    """Raises: AnnouncementMismatch"""
-    if (stated.study_digest, stated.round, stated.attempt) != (study_digest, round_number, attempt):
-        raise AnnouncementMismatch("the seed of tags is for another study, round or attempt")
 
 
 # --- who it was -------------------------------------------------------------------------------------------------------

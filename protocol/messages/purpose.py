@@ -245,15 +245,19 @@ _REQUESTER_ABSENT: Final = frozenset(
         OutcomeCause.GO_MISSING,
     }
 )
-SKIP_CAUSES: Final = frozenset(OutcomeCause) - {
+_NO_SKIP: Final = (
     OutcomeCause.CORRELATIONS_LOST,
     OutcomeCause.PRODUCTS_REFUSED,
     OutcomeCause.RANKED,
     OutcomeCause.CLOSED,
+)
+CAUSES: Final[Mapping[RoundState, frozenset[OutcomeCause]]] = {
+    RoundState.SKIPPED: frozenset(OutcomeCause).difference(_NO_SKIP),
+    RoundState.BURNT: frozenset({OutcomeCause.CORRELATIONS_LOST, OutcomeCause.PRODUCTS_REFUSED}),
+    RoundState.RANKED: frozenset({OutcomeCause.RANKED, OutcomeCause.OPENING_AT_ONE_SERVER}),
+    RoundState.CLOSED: frozenset({OutcomeCause.CLOSED, OutcomeCause.OPENING_AT_ONE_SERVER}),
 }
-BURN_CAUSES: Final = frozenset({OutcomeCause.CORRELATIONS_LOST, OutcomeCause.PRODUCTS_REFUSED})
-RANKED_CAUSES: Final = frozenset({OutcomeCause.RANKED, OutcomeCause.OPENING_AT_ONE_SERVER})
-CLOSED_CAUSES: Final = frozenset({OutcomeCause.CLOSED, OutcomeCause.OPENING_AT_ONE_SERVER})
+"""The causes of each end without a sum."""
 
 
 class EndCause(StrEnum):

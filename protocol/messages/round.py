@@ -20,16 +20,7 @@ from protocol.channel.message import (
     omitted,
 )
 from protocol.errors import Clause, ErrorCode
-from protocol.messages.purpose import (
-    BURN_CAUSES,
-    CLOSED_CAUSES,
-    RANKED_CAUSES,
-    SKIP_CAUSES,
-    OutcomeCause,
-    Purpose,
-    RoundState,
-    StudyProtection,
-)
+from protocol.messages.purpose import CAUSES, OutcomeCause, Purpose, RoundState, StudyProtection
 from protocol.parameters import WORD_BITS, Needs, RingBits
 from protocol.sharing import Side
 
@@ -315,7 +306,7 @@ class RoundOutcome(OfAttempt, Message):
 
     @model_validator(mode="after")
     def _consistent(self) -> RoundOutcome:
-        if self.cause not in _CAUSES[self.outcome]:
+        if self.cause not in CAUSES[self.outcome]:
             raise ValueError(f"{self.cause.value} is no cause of a round that is {self.outcome.value}")
         return self
 
@@ -324,14 +315,6 @@ class RoundOutcome(OfAttempt, Message):
         """The cause in words, for people."""
         text = self.cause.said(self.found, self.needed, self.site)
         return text if self.code is None else f"{text}: {self.code.value}"
-
-
-_CAUSES: Final = {
-    RoundState.SKIPPED: SKIP_CAUSES,
-    RoundState.BURNT: BURN_CAUSES,
-    RoundState.RANKED: RANKED_CAUSES,
-    RoundState.CLOSED: CLOSED_CAUSES,
-}
 
 
 Word = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Final
 
 from protocol.errors import Clause, OutcomeUnknown, PolicyRefusal, ProtocolViolation
 from protocol.messages.control import Announcement, ListedWeight, Purpose, Study, WeightList
@@ -20,7 +20,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.exposure import MOST_RELEASE_SETS, Exposure, SummedRow
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.site_policy import SitePolicy, check_needs_allowed, check_ranking_allowed
-from protocol.rules.interface import RiskRule
+from protocol.rules.interface import RiskRule, Rule
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -331,28 +331,13 @@ def _advice(counted: int, policy: SitePolicy) -> str:
     return f"a study whose weight_grid is at most {finest} admits every weight" if finest else "more sites must be sure"
 
 
-class RuleTerms(Protocol):
-    """The facts about a study's rule that clauses need."""
-
-    @property
-    def needs(self) -> Needs: ...
-
-    @property
-    def weights_never_rise(self) -> bool: ...
-
-    @property
-    def selects(self) -> bool:
-        """Being left out says nothing: the rule releases only some sites."""
-        ...
-
-
 @dataclass(frozen=True)
 class Terms:
     """The terms of every round's judgement: the study's numbers and rule, the roster's sites, the site's policy."""
 
     parameters: StudyParameters
     contributors: tuple[str, ...]
-    rule: RuleTerms
+    rule: Rule
     policy: SitePolicy
 
 
@@ -395,7 +380,7 @@ def check_weight_list(
         check_left_out_twice(announcement, memory)
 
 
-def _opened(rule: RuleTerms, announcement: Announcement) -> Needs:
+def _opened(rule: Rule, announcement: Announcement) -> Needs:
     """Return what the rule opens in such a round: nothing apart from sums, unless it says that it measures so."""
     plan = announcement.purpose.plan
     if plan.summed or not plan.model_sized:
@@ -425,7 +410,7 @@ class Foreseen:
     spare: int = 0
 
 
-def foresee(study: Study, contributors: tuple[str, ...], rule: RuleTerms, policy: SitePolicy) -> Foreseen:
+def foresee(study: Study, contributors: tuple[str, ...], rule: Rule, policy: SitePolicy) -> Foreseen:
     """The list of all ``contributors`` with weight 1, and how many of them such a list can do without."""
     terms = Terms(study.parameters, contributors, rule, policy)
     refused = _refusal(study, contributors, terms)

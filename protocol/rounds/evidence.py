@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -373,20 +373,16 @@ def _two_ends(signed: _Signed) -> Iterator[Deviation]:
 def _words_about_tags(one: RoundTranscript, roster: Roster) -> Iterator[Deviation]:
     """Go over checks that do not add up to zero, or the opposite; shares of errors that are not those of the checks."""
     releases = {signed.message.digest(): signed.message for signed in one.release_sets}
-    said: tuple[Signed[Go] | Signed[TagsFailed], ...] = (*one.goes, *one.tags_failed)
+    said: tuple[Signed[Any], ...] = (*one.goes, *one.tags_failed)
     for signed in said:
         release = releases.get(signed.message.release_digest)
         try:
-            stated = None if release is None else _judged(signed, release, roster)
+            stated = None if release is None else require_judged(signed, release, roster)
         except MoietyError as broken:
             yield Deviation(one.round, (roster.requester,), f"signed {signed.message.KIND} wrongly: {broken.detail}")
             continue
         if release is not None and isinstance(stated, TagsFailed):
             yield from _shares_of_errors(one, stated, release, roster)
-
-
-def _judged(signed: Signed[Go] | Signed[TagsFailed], release: ReleaseSet, roster: Roster) -> Go | TagsFailed:
-    return require_judged(cast(Signed[Go], signed), release, roster)
 
 
 def _shares_of_errors(
@@ -409,22 +405,16 @@ def _shares_of_errors(
             "one of them signed a check, or shares of single sites' errors, that its half of the sum does not have",
         )
     else:
-        yield Deviation(
-            one.round,
-            wrong.sites,
-            "shared wrong tags, by both servers' shares; a server can make it look so",
-        )
+        what = "shared wrong tags, by both servers' shares; a server can make it look so"
+        yield Deviation(one.round, wrong.sites, what)
 
 
 def _altered(one: RoundTranscript, roster: Roster, vector: ReadVector | None) -> Iterator[Deviation]:
     """Halves that were served and are those that were committed to, against the signed checks of them."""
     if one.altered is None or vector is None or not one.goes or not one.announcements:
         return
-    go, announcement, mask_seed = (
-        one.goes[0].message,
-        one.announcements[0].message,
-        bytes.fromhex(one.altered.mask_seed),
-    )
+    go, announcement = one.goes[0].message, one.announcements[0].message
+    mask_seed = bytes.fromhex(one.altered.mask_seed)
     seed = require_seed(announcement, one.altered.tag_seed)
     length, masked = vector(one)
     masking = masking_side(one.round)

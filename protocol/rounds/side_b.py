@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from protocol.errors import (
     AnnouncementMismatch,
@@ -55,7 +55,7 @@ from protocol.rounds.states import (
     Undecided,
     Unlocked,
 )
-from protocol.tags import require_about, require_own, require_shown
+from protocol.tags import require_own, require_shown
 
 Message: TypeAlias = (
     LockRequest
@@ -125,11 +125,13 @@ def _with_tags(state: Standing, message: TagSeed | Go | TagsFailed | HandOver) -
     return _serve(state, message.go.message) if isinstance(message, HandOver) else _take_verdict(state, message)
 
 
-def require_named(message: SumRelease | RoundOutcome, key: RoundKey) -> None:
+_CALLED: Final = {TagSeed: "seed of tags", SumRelease: "release", RoundOutcome: "outcome"}
+
+
+def require_named(message: TagSeed | SumRelease | RoundOutcome, key: RoundKey) -> None:
     """Raises: AnnouncementMismatch"""
     if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
-        what = "release" if isinstance(message, SumRelease) else "outcome"
-        raise AnnouncementMismatch(f"the {what} is for another study, round or attempt")
+        raise AnnouncementMismatch(f"the {_CALLED[type(message)]} is for another study, round or attempt")
 
 
 # --- the set ----------------------------------------------------------------------------------------------------------
@@ -287,9 +289,8 @@ def _check_release_set(attempt: Attempt, agreed: AgreedSet, release: ReleaseSet,
 
 def _check(state: Standing, message: TagSeed) -> Answer:
     """See the seed, and say by how much the tags of this side's half are off; the half is fixed by then."""
-    attempt, key = state.attempt, state.attempt.key
-    require_about(message, key.study, key.round, key.attempt)
-    require_shown(attempt.announcement, message.seed)
+    require_named(message, state.attempt.key)
+    require_shown(state.attempt.announcement, message.seed)
     if isinstance(state.half, HalfChecked):
         return Reply.AGAIN
     _require_committed(state, "the seed of its tags")

@@ -12,18 +12,20 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.clauses import Terms, check_weight_list
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
+from protocol.rules.interface import EqualRule
 
 STUDY = "ab" * 32
 ROSTER = ("b", "c", "d", "e", "f")
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A rule's declarations, as far as the clauses ask."""
+class Declared(EqualRule):
+    """A rule's declarations: the clauses ask no more."""
 
     needs: Needs = Needs.DISTANCES
     weights_never_rise: bool = True
     selects: bool = False
+    grid: int = 32
 
 
 def parameters(m: int = 3, t: int = 0, grid: int = 32) -> StudyParameters:

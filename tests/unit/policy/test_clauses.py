@@ -29,6 +29,7 @@ from protocol.policy.clauses import (
     check_grid,
     check_largest_share,
     check_measured_twice,
+    foresee,
 )
 from protocol.policy.memory import SiteMemory, remember_release
 from protocol.policy.site_policy import (
@@ -38,6 +39,8 @@ from protocol.policy.site_policy import (
     check_protection_allowed,
     check_study_allowed,
 )
+from protocol.rules.registry import rule_for
+from tests.kit.present import present
 from tests.unit.parties import study
 from tests.unit.policy.lists import EVEN, ROSTER, STUDY, Declared, announcement, check, parameters, refused, weight_list
 
@@ -396,3 +399,47 @@ def test_after_a_sum_with_wrong_tags_nothing_is_contributed() -> None:
     check_altered_sums(announced, ())
     with refused(Clause.ALTERED_SUM, "the sum of round 4 had wrong tags", "moiety study verify"):
         check_altered_sums(announced, (4,))
+
+
+# --- foreseen ---------------------------------------------------------------------------------------------------------
+
+FORESEEN = study("ab" * 32)
+
+
+def foreseen(
+    policy: SitePolicy, contributors: int, name: RuleName = RuleName.FEDAVG, least: int = 3, colluders: int = 0
+):
+    names = tuple(f"c{number}" for number in range(1, contributors + 1))
+    parameters = FORESEEN.parameters.model_copy(update={"least_contributors": least, "assumed_colluders": colluders})
+    rule = rule_for(RuleSpec(name=name), batch_size=16, grid=parameters.weight_grid)
+    return foresee(FORESEEN.model_copy(update={"parameters": parameters}), names, rule, policy)
+
+
+@pytest.mark.parametrize("name", [RuleName.FEDAVG, RuleName.WEIGHT_EROSION])
+def test_four_hospitals_of_which_one_colludes_cannot_federate(name: RuleName) -> None:
+    """The requester and three others: three less one assumed to collude are fewer than three."""
+    found = foreseen(SitePolicy(assumed_colluders=1), 3, name)
+    assert found.refused is not None
+    assert found.refused.clause is Clause.ENOUGH_CONTRIBUTORS
+    assert "3 contributors less 1 assumed to collude leave 2, at least 3 are demanded" in found.refused.detail
+    assert foreseen(SitePolicy(assumed_colluders=1), 4, name).refused is None
+
+
+def test_a_share_that_equal_weights_exceed_cannot_federate() -> None:
+    found = foreseen(SitePolicy(largest_share=0.3), 3)
+    assert present(found.refused).clause is Clause.LARGEST_SHARE
+    assert foreseen(SitePolicy(largest_share=0.3), 4).refused is None
+
+
+def test_fewer_sites_than_the_study_needs() -> None:
+    found = foreseen(SitePolicy(), 4, least=5)
+    assert present(found.refused).detail == "enough_contributors: the study needs 5 contributors, 4 are there"
+
+
+@pytest.mark.parametrize(("contributors", "spare"), [(3, 0), (4, 1), (7, 4)])
+def test_how_many_may_be_missing(contributors: int, spare: int) -> None:
+    assert foreseen(SitePolicy(), contributors).spare == spare
+
+
+def test_the_studys_own_colluders_count_too() -> None:
+    assert foreseen(SitePolicy(), 4, colluders=2).refused is not None

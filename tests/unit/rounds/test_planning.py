@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from protocol.errors import PolicyRefusal
 from protocol.messages.control import ListedWeight, Purpose, RuleName, RuleSpec
 from protocol.policy.memory import ReleasedSum, SiteMemory
-from protocol.rounds.planning import Candidate, Done, Situation, lists_to_try, next_purpose
+from protocol.rounds.planning import Candidate, Done, Numerators, Situation, candidates, lists_to_try, next_purpose
 from protocol.rules.interface import MOST_MEASURE_TRIES, ListTerms, Measured, PairDistance, RuleState, SiteFacts
 from protocol.rules.registry import rule_for
 from tests.unit.parties import parties, study
@@ -132,3 +133,43 @@ def test_against_a_model_that_has_a_sum_there_is_exactly_that_sums_number() -> N
         lists_to_try(replace(now, away=("c4",)))
     newer = replace(now, model_version=4, least_isolation=0.0)
     assert {candidate.least for candidate in lists_to_try(newer)} == {STUDY.parameters.least_contributors}
+
+
+# --- the lists that are tried, in their order ------------------------------------------------------------------------
+
+NEW = (ListedWeight(site="a", numerator=1), ListedWeight(site="b", numerator=1), ListedWeight(site="c", numerator=1))
+LAST = tuple(weight.model_copy(update={"numerator": 2}) for weight in NEW)
+
+
+def tried(
+    last: tuple[ListedWeight, ...] = LAST, least: int = 2, **changes: Any
+) -> list[tuple[tuple[ListedWeight, ...], int]]:
+    asked = {"may_change": True, "careful": True, "too_few": False, "declined": None} | changes
+    return [(one.weights, one.least) for one in candidates(Numerators(NEW), Numerators(last), least, **asked)]
+
+
+def test_the_rules_list_comes_before_the_last_and_everybody_is_needed() -> None:
+    assert tried() == [(NEW, 3), (LAST, 3)]
+
+
+def test_after_a_round_without_a_sum_the_least_number_comes_first() -> None:
+    assert tried(too_few=True) == [(NEW, 2), (NEW, 3), (LAST, 2), (LAST, 3)]
+
+
+def test_a_list_that_is_kept_is_the_only_one_unless_there_is_none() -> None:
+    assert tried(may_change=False) == [(LAST, 3)]
+    assert tried(last=(), may_change=False) == [(NEW, 3)]
+
+
+def test_nothing_is_tried_twice_and_nothing_that_was_declined() -> None:
+    assert tried(last=NEW, least=3, too_few=True) == [(NEW, 3)]
+    assert tried(declined=Candidate(NEW, 3)) == [(LAST, 3)]
+
+
+def test_where_nobody_asks_for_isolation_the_least_number_is_the_only_one() -> None:
+    assert tried(careful=False) == [(NEW, 2), (LAST, 2)]
+
+
+def test_a_list_of_too_few_is_not_tried() -> None:
+    assert tried(last=LAST[:1], careful=False) == [(NEW, 2)]
+    assert tried(last=(), least=4, careful=False) == []

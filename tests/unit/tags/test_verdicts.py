@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from protocol.errors import AnnouncementMismatch, BadSignature, ProtocolViolation, TranscriptMismatch
-from protocol.messages.control import Go, ShareKind, TagSeed, TagsFailed
+from protocol.messages.control import Go, ShareKind, TagsFailed
 from protocol.sharing import Side
 from protocol.tags import (
     contradicted,
     judged,
     numbers,
-    require_about,
     require_check,
     require_commitment,
     require_judged,
@@ -21,7 +20,7 @@ from protocol.tags import (
     wrong_tags,
 )
 from tests.unit.parties import REQUESTER
-from tests.unit.tags.halves import ROSTER, STUDY, Release, by, by_side
+from tests.unit.tags.halves import ROSTER, Release, by, by_side
 
 ROUNDS = pytest.mark.parametrize("number", [1, 2])
 
@@ -151,11 +150,3 @@ def test_tag_shares_are_of_the_release():
             wrong_tags(failed, of.release, (a, by_side(Side.B, b.message.model_copy(update=change))), ROSTER)
     with pytest.raises(ValueError, match="3 sites and 2 values"):
         type(b.message)(**{**dict(b.message), "values": b.message.values[:2]})
-
-
-def test_a_seed_is_for_one_attempt():
-    seed = TagSeed(study_digest=STUDY, round=1, attempt=1, seed="00" * 32)
-    require_about(seed, STUDY, 1, 1)
-    for place in (("0" * 64, 1, 1), (STUDY, 2, 1), (STUDY, 1, 2)):
-        with pytest.raises(AnnouncementMismatch, match="the seed of tags is for another"):
-            require_about(seed, *place)

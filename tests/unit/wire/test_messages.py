@@ -17,7 +17,6 @@ from protocol.messages.control import (
     ListedWeight,
     PauseCause,
     PauseNotice,
-    Purpose,
     ReadyNotice,
     Receipt,
     Roster,
@@ -31,7 +30,6 @@ from protocol.messages.control import (
 )
 from protocol.messages.peer import BatchHeader, History
 from protocol.messages.purpose import OutcomeCause
-from protocol.parameters import Needs
 from protocol.roster.keyfile import (
     dump_party,
     dump_party_keys,
@@ -70,12 +68,6 @@ def test_an_announcement_lists_each_site_once_and_enough_of_them() -> None:
         announcement("a" * 64, listed=(SITES[1], SITES[1], SITES[2]))
     with pytest.raises(ValidationError, match="least_contributors is 4"):
         announcement("a" * 64, least_contributors=4)
-
-
-def test_nothing_but_their_sum_is_opened_about_class_counts() -> None:
-    with pytest.raises(ValidationError, match="class counts but their sum"):
-        announcement("a" * 64, opens=Needs.DISTANCES, purpose=Purpose.COUNTS)
-    assert announcement("a" * 64, opens=Needs.NOTHING, purpose=Purpose.COUNTS).purpose is Purpose.COUNTS
 
 
 def test_class_counts_need_a_coordinate_a_class() -> None:

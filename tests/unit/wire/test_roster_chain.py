@@ -221,7 +221,7 @@ def test_signatures_are_collected_and_shown() -> None:
     for name in SIGNERS:
         signed = signed_by(CHAIN, signed, PARTIES.keys[name])
     assert set(standing(CHAIN, signed).values()) == {"valid"}
-    assert CHAIN.extended_by(signed).head_digest == JOINED.head_digest or signed.message.reason == "r"
+    assert CHAIN.extended_by(signed).head == JOINED.head
     forged = signed_change(signed.message, {"operator-b": NEW_B})
     assert standing(CHAIN, forged)["operator-b"] == "not valid"
     with pytest.raises(ConfigurationError, match="signs no changes"):
