@@ -54,15 +54,6 @@ def test_selects_what_the_definition_selects(n: int, f: int, rng: np.random.Gene
         )
 
 
-def test_a_small_example_by_hand() -> None:
-    # On a line: requester 0, s1 1, s2 2, s3 4, s4 100. n = 5, f = 1: two nearest each.
-    # Scores: requester 1 + 4, s1 1 + 1, s2 1 + 4, s3 4 + 9, s4 96^2 + 98^2.
-    line = np.array([[0.0], [1.0], [2.0], [4.0], [100.0]])
-    assert MultiKrum(32, 1, 1).select(STATE, measured(line)) == ("s1",)
-    assert MultiKrum(32, 1, 3).select(STATE, measured(line)) == ("s1", "s2")
-    assert MultiKrum(32, 1).select(STATE, measured(line)) == ("s1", "s2", "s3")
-
-
 def test_equal_scores_go_to_the_requester_then_in_order() -> None:
     same = np.zeros((5, 2))
     assert MultiKrum(32, 1, 2).select(STATE, measured(same)) == ("s1",)
