@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.arithmetic.ring import to_bytes
+from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.errors import (
     AnnouncementMismatch,
     BrokenSeal,
@@ -24,18 +24,20 @@ from protocol.messages.control import Decline, OutputHeader, ShareKind
 from protocol.messages.peer import MaskedSumHeader
 from protocol.sharing import Side, seed_side
 from tests.sealed_bodies import FEW, KEY, LENGTHS, OTHER, PIECES, SECRET, SITE, damaged, pieces, vector
-from tests.unit.client_agent.federation import (
-    DIGEST,
-    REQUESTER,
-    ROSTER,
-    study,
-)
+from tests.unit.client_agent.federation import DIGEST, REQUESTER, ROSTER, study
 
 # --- output and masked sum --------------------------------------------------------------------------------------------
 
 
 def output_header(kind: ShareKind, length: int, release: str = DIGEST) -> OutputHeader:
     return OutputHeader(release_digest=release, side=Side.B, share_kind=kind, recipient="ab" * 16, length=length)
+
+
+def read_vector(header: OutputHeader, body: bytes, size: int = 2**20) -> Ring:
+    out = np.zeros(header.length, dtype=np.uint64)
+    for start, piece in bodies.output_elements(header, bodies.read_output(header, KEY, pieces(body, size))):
+        out[start : start + piece.size] = piece
+    return out
 
 
 @FEW
@@ -46,10 +48,7 @@ def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
     body = message.whole()
     assert len(body) == message.length
     assert len(body) <= bodies.most_output_bytes(header)
-    out = np.zeros(length, dtype=np.uint64)
-    for start, piece in bodies.output_elements(header, bodies.read_output(header, KEY, pieces(body, size))):
-        out[start : start + piece.size] = piece
-    np.testing.assert_array_equal(out, x)
+    np.testing.assert_array_equal(read_vector(header, body, size), x)
     assert bodies.output_content_bytes(header) == 8 * length
 
 
@@ -61,10 +60,7 @@ def test_a_short_output_is_read_without_a_seal_of_its_own(length: int, size: int
     body = bodies.frame_output(header, [to_bytes(x)])
     assert bodies.is_short_output(header)
     assert len(body) <= bodies.most_output_bytes(header)
-    out = np.zeros(length, dtype=np.uint64)
-    for start, piece in bodies.output_elements(header, bodies.read_output(header, KEY, pieces(body, size))):
-        out[start : start + piece.size] = piece
-    np.testing.assert_array_equal(out, x)
+    np.testing.assert_array_equal(read_vector(header, body, size), x)
     for other in (output_header(ShareKind.SEED, length), output_header(ShareKind.VECTOR, length, OTHER)):
         with pytest.raises(TranscriptMismatch):
             read_vector(other, body)
@@ -99,11 +95,6 @@ def test_the_side_that_masks_serves_the_seed() -> None:
         else:
             assert bodies.output_seed(header, bodies.read_output(header, KEY, [body])) == SECRET[:size]
             assert len(body) <= bodies.most_output_bytes(header)
-
-
-def read_vector(header: OutputHeader, body: bytes) -> None:
-    for _ in bodies.output_elements(header, bodies.read_output(header, KEY, [body])):
-        pass
 
 
 def test_another_output_than_the_expected_one_is_refused() -> None:
