@@ -47,6 +47,16 @@ def opened(url: str, name: str, folder: str = "one", changes: Changes | None = N
         store.close()
 
 
+@contextmanager
+def driving(url: str, name: str = "driver") -> Iterator[SqlStore]:
+    """The process that drives, with a study and its first round."""
+    with opened(url, name) as store:
+        assert store.take_lease(LEASE_S) == 1
+        store.add_study(RECORD)
+        store.add_round(ROUND)
+        yield store
+
+
 def until(true: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not true():
@@ -55,10 +65,7 @@ def until(true: Callable[[], bool], what: str) -> None:
 
 
 def test_one_drives_until_its_lease_is_over_and_changes_nothing_after_it(url: str) -> None:
-    with opened(url, "driver-1") as first, opened(url, "driver-2") as second:
-        assert first.take_lease(LEASE_S) == 1
-        first.add_study(RECORD)
-        first.add_round(ROUND)
+    with driving(url, "driver-1") as first, opened(url, "driver-2") as second:
         assert second.take_lease(LEASE_S) is None
         assert first.renew_lease(LEASE_S)
         first.let_go_of_lease()
@@ -117,10 +124,7 @@ def test_a_process_that_stands_still_while_it_decides_is_cut_off_and_writes_noth
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("servers.store.sql._LOCK_WITHIN_S", 0.2)
-    with opened(url, "driver") as driver, opened(url, "upload-1") as first, opened(url, "upload-2") as second:
-        driver.take_lease(LEASE_S)
-        driver.add_study(RECORD)
-        driver.add_round(ROUND)
+    with driving(url), opened(url, "upload-1") as first, opened(url, "upload-2") as second:
 
         def decide() -> None:
             for _ in range(20):
@@ -167,10 +171,7 @@ def test_uploads_go_where_the_driver_finds_them(url: str) -> None:
 
 
 def test_a_server_of_one_process_that_starts_ends_all_of_several(url: str) -> None:
-    with opened(url, "driver") as driver, opened(url, "upload") as upload:
-        driver.take_lease(LEASE_S)
-        driver.add_study(RECORD)
-        driver.add_round(ROUND)
+    with driving(url) as driver, opened(url, "upload") as upload:
         alone = SqlStore(url, lambda _: None)
         alone.next_boot()
         for late in (
