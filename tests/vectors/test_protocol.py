@@ -21,14 +21,13 @@ from protocol.errors import (
     ProtocolViolation,
     UnusableUpdate,
 )
-from protocol.messages.control import Announcement, ListedWeight, WeightList
 from protocol.mpc import measurement, product, sketch
 from protocol.mpc.measurement import distance_factor
 from protocol.mpc.product import dealer_corrections, dealer_half_a, dealer_half_b
 from protocol.ot import extension
 from protocol.ot import kernels as ot_kernels
 from protocol.ot.gilboa import RowHash
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import StudyParameters
 from protocol.policy.clauses import check_enough_contributors, check_largest_share
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agreement import nonce_commitment, transcript
@@ -36,6 +35,7 @@ from protocol.rules.interface import Measured, RuleState, SiteFacts, SiteStandin
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import Side
 from tests.chunks import chunks_of, reconstruct
+from tests.unit.policy.lists import announcement, weight_list
 from tests.vectors import build_measurement, build_transfer
 from tests.vectors.material import LOG2_E, honest, load
 
@@ -361,27 +361,14 @@ def test_weight_erosion():
 def test_policy_on_shares_of_the_weights():
     for case in load("weights")["policy"]:
         names = tuple(f"s{i}" for i in range(1 + len(case["others"])))
-        numerators = zip(names, [case["own"], *case["others"]], strict=True)
-        listed = tuple(ListedWeight(site=site, numerator=n) for site, n in numerators)
-        digest = "0" * 64
-        weight_list = WeightList(study_digest=digest, round=1, grid=32, weights=listed, salt=digest)
-        announcement = Announcement(
-            study_digest=digest,
-            round=1,
-            listed=names,
-            least_contributors=case["least"],
-            opens=Needs.DISTANCES,
-            model_version=0,
-            model_digest=digest,
-            weight_list_digest=weight_list.digest(),
-            closes_at_s=0,
-        )
+        of = weight_list(dict(zip(names, [case["own"], *case["others"]], strict=True)))
+        announced = announcement(of, m=case["least"])
         own = SitePolicy(assumed_colluders=case["colluders"])
         study = parameters(31)
 
-        def decide(own=own, study=study, announcement=announcement, weight_list=weight_list) -> None:
-            check_enough_contributors(announcement, study, own)
-            check_largest_share("s0", announcement, weight_list, study, own)
+        def decide(own=own, study=study, announced=announced, of=of) -> None:
+            check_enough_contributors(announced, study, own)
+            check_largest_share("s0", announced, of, study, own)
 
         if case["contributes"]:
             decide()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolViolation
-from protocol.messages.control import Announcement, ListedWeight, RuleName, RuleSpec, WeightList
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.clauses import Terms, check_for_every_site
 from protocol.policy.memory import SiteMemory
@@ -32,6 +32,7 @@ from protocol.rules.risk import (
     solved,
 )
 from protocol.rules.shrinkage import Shrinkage
+from tests.unit.policy.lists import announcement, weight_list
 
 # --- choice -----------------------------------------------------------------------------------------------------------
 
@@ -128,24 +129,9 @@ def test_every_site_accepts_every_list(
     policy = SitePolicy(largest_share=float(share), assumed_colluders=colluders)
     parameters = StudyParameters(dimension=5, clip_norm=1.0, weight_grid=grid, least_contributors=least)
     terms = Terms(parameters, names, rule, policy)
+    of = weight_list({weight.site: weight.numerator for weight in weights}, grid=grid)
     for number in {least, len(weights)}:
-        check_for_every_site(*listed(weights, grid, number), terms, SiteMemory())
-
-
-def listed(weights: tuple[ListedWeight, ...], grid: int, least: int) -> tuple[Announcement, WeightList]:
-    weight_list = WeightList(study_digest="0" * 64, round=1, grid=grid, weights=weights, salt="0" * 64)
-    announcement = Announcement(
-        study_digest="0" * 64,
-        round=1,
-        listed=tuple(w.site for w in weights),
-        least_contributors=least,
-        opens=Needs.NORMS,
-        model_version=0,
-        model_digest="1" * 64,
-        weight_list_digest=weight_list.digest(),
-        closes_at_s=1,
-    )
-    return announcement, weight_list
+        check_for_every_site(announcement(of, m=number, opens=Needs.NORMS), of, terms, SiteMemory())
 
 
 def measured(names: tuple[str, ...], seed: int) -> Measured:
