@@ -58,19 +58,20 @@ def parties(sites: tuple[str, ...] = SITES) -> Parties:
     return Parties(roster=signed, keys=keys)
 
 
-def study(roster_digest: str, dimension: int = 6) -> Study:
-    """A linear model of ``dimension`` parameters under Weight Erosion."""
-    return Study(
-        name="test-study",
-        roster_digest=roster_digest,
-        parameters=StudyParameters(dimension=dimension, clip_norm=1.0, least_contributors=3),
-        rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
-        model=ModelSpec(
+def study(roster_digest: str, dimension: int = 6, **changes: Any) -> Study:
+    """A linear model of ``dimension`` parameters under Weight Erosion, unless said otherwise."""
+    fields: dict[str, Any] = {
+        "name": "test-study",
+        "roster_digest": roster_digest,
+        "parameters": StudyParameters(dimension=dimension, clip_norm=1.0, least_contributors=3),
+        "rule": RuleSpec(name=RuleName.WEIGHT_EROSION),
+        "model": ModelSpec(
             kind="linear", inputs=(dimension // 2,), layers=(LayerShape(name="weight", shape=(dimension,)),)
         ),
-        training=TrainingSpec(),
-        rounds=5,
-    )
+        "training": TrainingSpec(),
+        "rounds": 5,
+    }
+    return Study(**(fields | changes))
 
 
 def announcement(study_digest: str, number: int = 1, **changes: Any) -> Announcement:

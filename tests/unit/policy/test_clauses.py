@@ -16,7 +16,6 @@ from protocol.messages.control import (
     RuleSpec,
     StudyProtection,
     TrainingSpec,
-    WeightList,
 )
 from protocol.parameters import Needs
 from protocol.policy.clauses import (
@@ -42,7 +41,7 @@ from protocol.policy.site_policy import (
 from protocol.rules.registry import rule_for
 from tests.kit.present import present
 from tests.unit.parties import study
-from tests.unit.policy.lists import EVEN, ROSTER, STUDY, Declared, announcement, check, parameters, refused, weight_list
+from tests.unit.policy.lists import EVEN, ROSTER, Declared, announcement, check, parameters, refused, weight_list
 
 TERMS = Terms(parameters(), ROSTER, Declared(), SitePolicy())
 
@@ -91,13 +90,8 @@ class TestAnnouncedSites:
             check(weight_list(EVEN), site="f")
 
     def test_a_site_listed_twice(self) -> None:
-        of = WeightList(
-            study_digest=STUDY,
-            round=1,
-            grid=32,
-            weights=tuple(ListedWeight(site=s, numerator=9) for s in ("b", "c", "d", "b")),
-            salt="00" * 32,
-        )
+        twice = tuple(ListedWeight(site=site, numerator=9) for site in "bcdb")
+        of = weight_list(EVEN).model_copy(update={"weights": twice})
         with refused(Clause.ANNOUNCED_SITES):
             check(of, announcement(of, listed=("b", "c", "d")))
 

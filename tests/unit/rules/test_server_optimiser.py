@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.shared_model import apply_aggregate, initial_state, largest_step, model_part, state_vectors
+from tests.unit.parties import study
 
 ADAPTIVE = (RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI)
 OTHERS = tuple(name for name in RuleName if name not in ADAPTIVE)
@@ -170,12 +171,5 @@ def test_the_largest_step_is_reached() -> None:
 
 def study_with(rule: RuleSpec, clip_norm: float, dimension: int) -> Study:
     parameters = StudyParameters(dimension=dimension, clip_norm=clip_norm, least_contributors=3)
-    return Study(
-        name="steps",
-        roster_digest="ab" * 32,
-        parameters=parameters,
-        rule=rule,
-        model=ModelSpec(kind="plugin", layers=(LayerShape(name="w", shape=(dimension,)),)),
-        training=TrainingSpec(server_learning_rate=0.5),
-        rounds=10,
-    )
+    training = TrainingSpec(server_learning_rate=0.5)
+    return study("ab" * 32, dimension, rule=rule, parameters=parameters, training=training)

@@ -25,11 +25,9 @@ from protocol.messages.control import (
     TableSchema,
     TaskKind,
     TaskSpec,
-    TrainingSpec,
 )
 from protocol.messages.purpose import Purpose
 from protocol.messages.table import reading_statement
-from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy, check_study_allowed
 from protocol.summary.layout import Categories, Numeric
 from tests.kit.present import present
@@ -279,17 +277,9 @@ IDS = (
 
 def summary_study(schema: TableSchema | None, summary: SummarySpec | None, rounds: int = 3) -> Study:
     width = 1 if schema is None else len(schema.feature_names)
-    return Study(
-        name="s",
-        roster_digest="0" * 64,
-        parameters=StudyParameters(dimension=2 * width, clip_norm=1.0, least_contributors=3),
-        rule=RuleSpec(name=RuleName.FEDAVG),
-        model=ModelSpec(kind="linear", inputs=(width,), layers=(LayerShape(name="w", shape=(2, width)),)),
-        training=TrainingSpec(),
-        rounds=rounds,
-        data_schema=schema,
-        summary=summary,
-    )
+    model = ModelSpec(kind="linear", inputs=(width,), layers=(LayerShape(name="w", shape=(2, width)),))
+    rule = RuleSpec(name=RuleName.FEDAVG)
+    return study("0" * 64, 2 * width, rule=rule, model=model, rounds=rounds, data_schema=schema, summary=summary)
 
 
 SCHEMA = TableSchema(columns=(number("age", 0, 120), *IDS, TARGET_COLUMN))

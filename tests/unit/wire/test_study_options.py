@@ -201,10 +201,8 @@ HIDDEN = PrivacySpec(unit="site", noise_multiplier=1.5)
 
 
 def with_noise(**changes: object) -> Study:
-    base = study("ab" * 32)
-    fields = {name: getattr(base, name) for name in type(base).model_fields}
-    model = ModelSpec(kind="linear", inputs=(3,), layers=base.model.layers)
-    return Study(**{**fields, "model": model, "privacy": PRIVACY, **changes})
+    model = ModelSpec(kind="linear", inputs=(3,), layers=study("ab" * 32).model.layers)
+    return study("ab" * 32, **{"model": model, "privacy": PRIVACY} | changes)
 
 
 def test_a_study_without_noise_has_the_bytes_that_it_had():
