@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_agent.site import founding
-from client_agent.site.enrolment import Asking, join, look
+from client_agent.site.enrolment import Asking, Together, join, look
 from client_agent.site.enrolment_folder import Joined, Wanted
 from protocol.errors import MoietyError
+from protocol.messages.control import Roster
 from protocol.messages.paths import CARD
 from protocol.roster.chain import RosterChain, require_chain
 from protocol.roster.changes import parse_chain
@@ -45,6 +46,7 @@ class Operators:
     desks: dict[Side, Desk]
     on_the_way: Callable[[str, bytes], bytes] = lambda _, body: body
     seen: list[tuple[str, bytes]] = field(default_factory=list)
+    requester: Joined = field(init=False)
 
     def send(self, url: str, path: str, body: bytes, most_bytes: int) -> tuple[int, bytes]:
         """As the network would, without one."""
@@ -76,17 +78,28 @@ class Operators:
         for side in sides or tuple(Side):
             self.desks[side].register.admit(site.party.name, fingerprint_of(site.party))
 
-    def admit_at(self, requester: Joined, site: Joined) -> None:
-        together = look(requester, self.send, self.clock)
-        founding.admit(requester, together, site.party.name, fingerprint_of(site.party))
+    def look(self, site: Joined) -> Together:
+        return look(site, self.send, self.clock)
 
-    def late(self, requester: Joined, name: str) -> Joined:
+    def admit_at(self, requester: Joined, site: Joined) -> None:
+        founding.admit(requester, self.look(requester), site.party.name, fingerprint_of(site.party))
+
+    def late(self, name: str) -> Joined:
         """A site that joined, was compared by all three, and gave its word for its keys."""
         site = self.join(name)
         self.admit(site)
-        self.admit_at(requester, site)
-        look(site, self.send, self.clock)
+        self.admit_at(self.requester, site)
+        self.look(site)
         return site
+
+    def found(self, requester: Joined, without: tuple[str, ...] = ()) -> Roster:
+        return founding.found(requester, self.send, without, self.clock).message
+
+    def add(self, *names: str) -> RosterChain:
+        return founding.add(self.requester, names, "they joined", self.send, self.clock)
+
+    def remove(self, *names: str) -> RosterChain:
+        return founding.remove(self.requester, names, "it leaves", self.send, self.clock)
 
     def asking(self, site: Joined, side: Side) -> Asking:
         return Asking(self.desks[side].card, site.keys, site.party, self.send, self.clock)
@@ -101,6 +114,7 @@ class Operators:
         for one in (requester, site):
             self.admit(one)
         self.admit_at(requester, site)
+        self.requester = requester
         return requester, site
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
-from client_agent.site.enrolment import look
 from client_agent.site.enrolment_folder import Joined
 from host.files import read_secret
 from protocol.errors import (
@@ -52,10 +51,6 @@ def roster_at(both: Operators, side: Side) -> Roster:
     return require_roster(parse_roster(path.read_text(), str(path)))
 
 
-def found(both: Operators, requester: Joined, without: tuple[str, ...] = ()) -> Roster:
-    return founding.found(requester, both.send, without, both.clock).message
-
-
 def proposal(requester: Joined, parties: tuple[Party, ...], roster: Roster) -> Founding:
     own = signature_by(requester.party.name, requester.keys.signing, roster)
     sites = tuple(NamedSite(name=one.name, party=one.digest()) for one in parties)
@@ -64,13 +59,13 @@ def proposal(requester: Joined, parties: tuple[Party, ...], roster: Roster) -> F
 
 def test_a_federation_is_founded_and_everybody_has_the_same_roster(both: Operators) -> None:
     requester, site = both.ready_to_found()
-    assert look(site, both.send, both.clock).waits_for == tuple(
+    assert both.look(site).waits_for == tuple(
         f"operator-{side}: the requester to found the federation ('moiety site found')" for side in "ab"
     )
-    roster = found(both, requester)
+    roster = both.found(requester)
     assert [one.name for one in roster.sites] == ["clinic-1", "requester"]
     assert roster_at(both, Side.A) == roster_at(both, Side.B) == roster
-    together = look(site, both.send, both.clock)
+    together = both.look(site)
     assert (together.waits_for, together.roster) == ((), parse_roster(site.roster.read_text(), "there"))
     for side in Side:
         load_identity(completed(both.settings[side]))  # as a server does at its start
@@ -79,7 +74,7 @@ def test_a_federation_is_founded_and_everybody_has_the_same_roster(both: Operato
 
 def test_founding_again_gives_the_same_roster(both: Operators) -> None:
     requester, _ = both.ready_to_found()
-    assert found(both, requester) == found(both, requester)
+    assert both.found(requester) == both.found(requester)
 
 
 def test_what_is_waited_for_is_said_step_by_step(tmp_path: Path) -> None:
@@ -90,13 +85,13 @@ def test_what_is_waited_for_is_said_step_by_step(tmp_path: Path) -> None:
     assert "--requester" in desk.waits_for()[1]
     requester = both.join("requester", requester=True)
     assert "moiety server admit requester" in desk.waits_for()[1]
-    assert look(requester, both.send, both.clock).waits_for[0].startswith("operator-a to admit requester: read the fin")
+    assert both.look(requester).waits_for[0].startswith("operator-a to admit requester: read the fin")
     both.admit(requester)
     site = both.join("clinic-1")
     both.admit(site)
     both.admit_at(requester, site)
     with pytest.raises(ConfigurationError, match="operator-a has not compared the other operator's card yet"):
-        found(both, requester)
+        both.found(requester)
     assert not any(both.settings[side].roster.exists() for side in Side)
 
 
@@ -105,16 +100,16 @@ def test_who_is_not_admitted_everywhere_keeps_everybody_waiting_or_is_left_out(b
     late = both.join("clinic-2")
     both.admit(late, Side.A)
     with pytest.raises(WrongRound, match=r"clinic-2: operator b: not admitted there, you: moiety site admit clinic-2"):
-        found(both, requester)
+        both.found(requester)
     with pytest.raises(ConfigurationError, match="option --without: clinic-9 did not register"):
-        found(both, requester, ("clinic-9",))
+        both.found(requester, ("clinic-9",))
     with pytest.raises(ConfigurationError, match="the requester is in every roster"):
-        found(both, requester, ("requester",))
+        both.found(requester, ("requester",))
     with pytest.raises(WrongRound, match="a federation has a site beside the requester"):
-        found(both, requester, ("clinic-1", "clinic-2"))
+        both.found(requester, ("clinic-1", "clinic-2"))
     assert not any(both.settings[side].roster.exists() for side in Side)
-    assert late.party not in found(both, requester, ("clinic-2",)).sites
-    together = look(late, both.send, both.clock)
+    assert late.party not in both.found(requester, ("clinic-2",)).sites
+    together = both.look(late)
     assert together.roster is None
     assert not late.roster.exists()
     assert "the requester to add clinic-2 to the roster" in together.waits_for[0]
@@ -122,14 +117,14 @@ def test_who_is_not_admitted_everywhere_keeps_everybody_waiting_or_is_left_out(b
 
 def test_the_requester_sees_nobody_before_it_is_admitted_itself(both: Operators) -> None:
     requester, site = both.join("requester", requester=True), both.join("clinic-1")
-    assert founding.candidates(requester, look(requester, both.send, both.clock)) == ()
+    assert founding.candidates(requester, both.look(requester)) == ()
     with pytest.raises(WrongRound, match="they admit you, the requester, first"):
-        found(both, requester)
+        both.found(requester)
     with pytest.raises(ConfigurationError, match="'clinic-1': has not registered; or the operators have not admitted"):
         both.admit_at(requester, site)
     both.admit(requester)
     both.admit(site)
-    assert founding.candidates(site, look(site, both.send, both.clock)) == ()
+    assert founding.candidates(site, both.look(site)) == ()
 
 
 def test_a_wrong_fingerprint_at_the_requester_admits_nobody(both: Operators) -> None:
@@ -137,9 +132,9 @@ def test_a_wrong_fingerprint_at_the_requester_admits_nobody(both: Operators) -> 
     both.admit(requester)
     both.admit(site)
     with pytest.raises(ConfigurationError, match="nothing was kept"):
-        founding.admit(requester, look(requester, both.send, both.clock), "clinic-1", fingerprint_of(requester.party))
+        founding.admit(requester, both.look(requester), "clinic-1", fingerprint_of(requester.party))
     with pytest.raises(WrongRound, match="clinic-1: you: moiety site admit clinic-1"):
-        found(both, requester)
+        both.found(requester)
 
 
 def test_a_key_that_one_operator_swaps_is_signed_by_nobody(both: Operators) -> None:
@@ -155,7 +150,7 @@ def test_a_key_that_one_operator_swaps_is_signed_by_nobody(both: Operators) -> N
     path.write_text(json.dumps(kept))
     assert register.registrant("clinic-1") == Registrant(party=swapped, requester=False, admitted=True)
     with pytest.raises(WrongRound, match="clinic-1: the two operators show different public cards: tell both by phone"):
-        found(both, requester)
+        both.found(requester)
     with pytest.raises(ConfigurationError, match="two operators show different public cards"):
         both.admit_at(requester, site)
     parties = (swapped, requester.party)
@@ -218,12 +213,12 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr("servers.enrolment.register.rewrite", full)
         with pytest.raises(StorageFull, match="operator-b: no space left for roster"):
-            found(both, requester)
+            both.found(requester)
     assert both.settings[Side.A].roster.exists()
     assert not both.settings[Side.B].roster.exists()
     late = both.join("clinic-2")  # changes nothing of what was signed
     both.admit(late)
-    roster = found(both, requester)
+    roster = both.found(requester)
     assert roster_at(both, Side.A) == roster_at(both, Side.B) == roster
     parties = (late.party, requester.party)
     other = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
@@ -237,7 +232,7 @@ def test_a_roster_that_cannot_be_written_is_said(both: Operators) -> None:
     with pytest.raises(
         ConfigurationError, match=r"operator-a cannot write its roster.*its operator looks at key 'rost"
     ):
-        found(both, requester)
+        both.found(requester)
 
 
 def answer_by(both: Operators, side: Side, made: Callable[[Standing], Standing]) -> None:
@@ -266,18 +261,18 @@ def keys_of_folder(both: Operators, side: Side) -> PartyKeys:
 
 def test_a_site_takes_no_roster_that_the_operators_show_differently(both: Operators) -> None:
     requester, site = both.ready_to_found()
-    roster = found(both, requester)
+    roster = both.found(requester)
     others = Roster(**(roster.model_dump() | {"sites": (site_party("clinic-9"), *roster.sites)}))
     answer_by(both, Side.B, lambda said: said.model_copy(update={"roster": Signed[Roster](message=others)}))
     with pytest.raises(RosterRefused, match="the two operators show different rosters; neither was taken"):
-        look(site, both.send, both.clock)
+        both.look(site)
     assert not site.roster.exists()
 
 
 @pytest.mark.parametrize("what", ["unsigned", "operator", "key"])
 def test_a_site_takes_no_roster_that_its_invitations_do_not_promise(both: Operators, what: str) -> None:
     requester, site = both.ready_to_found()
-    roster = found(both, requester)
+    roster = both.found(requester)
     a, b, r = keys_of("operator-a", Role.OPERATOR), keys_of("operator-b", Role.OPERATOR), requester.keys
     fields = {name: getattr(roster, name) for name in Roster.model_fields}
     if what == "operator":
@@ -296,7 +291,7 @@ def test_a_site_takes_no_roster_that_its_invitations_do_not_promise(both: Operat
         answer_by(both, side, lambda said: said.model_copy(update={"roster": signed}))
     said = {"unsigned": "is missing", "operator": "names other operators", "key": "has another public card for 'clin"}
     with pytest.raises((RosterRefused, BadSignature), match=said[what]):
-        look(site, both.send, both.clock)
+        both.look(site)
     assert not site.roster.exists()
 
 
@@ -305,7 +300,7 @@ def test_operators_that_are_paired_with_others_than_invited_are_found_out(both: 
     other: OperatorCard = operator_card(Side.B)
     (both.settings[Side.A].data_dir / "peer.card.toml").write_text(dump_card(other))
     with pytest.raises(RosterRefused, match="operator-a is paired with another card of operator-b than the one that"):
-        look(site, both.send, both.clock)
+        both.look(site)
 
 
 def test_a_requester_takes_no_roster_that_it_never_signed(both: Operators) -> None:
@@ -318,7 +313,7 @@ def test_a_requester_takes_no_roster_that_it_never_signed(both: Operators) -> No
     )
     both.settings[Side.A].roster.write_text(dump_roster(signed))
     with pytest.raises(RosterRefused, match="a roster in place that this requester never signed"):
-        found(both, requester)
+        both.found(requester)
     assert not both.settings[Side.B].roster.exists()
 
 
@@ -326,7 +321,7 @@ def test_a_requester_that_was_withdrawn_founds_nothing(both: Operators) -> None:
     requester, _ = both.ready_to_found()
     both.desks[Side.B].register.withdraw("requester", ())
     with pytest.raises(Unavailable, match="has not registered here"):
-        found(both, requester)
+        both.found(requester)
     assert not any(both.settings[side].roster.exists() for side in Side)
     both.invite("requester-2", requester=False)
     with pytest.raises(ConfigurationError, match="'requester' has registered as the requester; a federation has one"):
@@ -337,7 +332,7 @@ def test_a_damaged_list_of_the_requester_is_named(both: Operators) -> None:
     requester, _ = both.ready_to_found()
     (requester.folder / "admitted.json").write_text("[]")
     with pytest.raises(ConfigurationError, match="cannot be read: delete it, and admit everybody once more"):
-        found(both, requester)
+        both.found(requester)
 
 
 def founded_while_servers_begin_anew(both: Operators, requester: Joined, times: int, step_s: float) -> Roster:
@@ -368,7 +363,7 @@ def test_servers_that_stay_away_are_not_waited_for_without_end(
     requester, _ = both.ready_to_found()
     with pytest.raises(Unavailable, match="nobody listens there"):
         founded_while_servers_begin_anew(both, requester, 1000, 10.0)
-    assert found(both, requester) == roster_at(both, Side.B)
+    assert both.found(requester) == roster_at(both, Side.B)
 
 
 def test_an_operator_that_answers_another_question_is_not_believed(both: Operators) -> None:
