@@ -18,15 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from host import log
 from host.files import write_durably
-from protocol.messages.control import RoundState
 from servers.server import Server
 from servers.settings import Role
 
 _ASKED: Final = "drain.json"
 _DONE: Final = "drained.json"
-_OVER: Final = frozenset(
-    {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED, RoundState.BURNT}
-)
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ def under_way(server: Server) -> tuple[str, ...]:
     found = []
     for study in server.store.studies():
         current = None if study.state.ended else server.store.current_round(study.digest)
-        if current is not None and current.state not in _OVER:
+        if current is not None and not current.over:
             found.append(study.name)
     return tuple(found)
 
