@@ -56,10 +56,10 @@ def key() -> SecretKey:
     return Scheme(PARAMETERS).secret_key(SEED, STUDY)
 
 
-def body_under(key: SecretKey, site: str = "1", dimension: int = DIMENSION) -> bytes:
+def body_under(key: SecretKey, site: str) -> bytes:
     """A contribution of 0.01 times the site's number."""
-    update = np.full(dimension, 0.01 * int(site), dtype=np.float32)
-    header, checks = body_header(Kind.CONTRIBUTION, key, dimension), SiteChecks(key, ROUND, site)
+    update = np.full(DIMENSION, 0.01 * int(site), dtype=np.float32)
+    header, checks = body_header(Kind.CONTRIBUTION, key, DIMENSION), SiteChecks(key, ROUND, site)
     return b"".join(contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0, checks))
 
 
@@ -431,35 +431,3 @@ def test_seals_own_streams_never_reach_its_parser(
         accepted(lasting, key, inside)
     offer(lasting, key, honest)
     assert lasting.pid == pid
-
-
-# --- a site of another study, key or length ---------------------------------------------------------------------------
-
-
-def test_bodies_of_another_context_key_or_length_are_refused_and_the_others_go_on(
-    lasting: CkksProcess, key: SecretKey, honest: bytes
-) -> None:
-    other_scheme = Scheme(CkksParameters(scale_bits=35)).secret_key(SEED, STUDY)
-    other_key = key.scheme.secret_key(bytes(32), STUDY)
-    for body, complaint in (
-        (body_under(other_scheme), "another context"),
-        (body_under(other_key), "another key"),
-        (body_under(key, dimension=DIMENSION - 1), f"{DIMENSION} values, the study's updates have {DIMENSION + 1}"),
-        (honest[:-1], "ends 1 chunks before"),
-        (honest + b"\x00", "goes on"),
-        (b"", "before it should"),
-        (b"\x00" * 100, "not a CKKS contribution"),
-        (b'{"weights": [0.1, 0.2]}' * 10, "not a CKKS contribution"),
-    ):
-        with pytest.raises(MalformedMessage, match=complaint):
-            offer(lasting, key, body)
-    offer(lasting, key, honest)
-
-
-def test_even_a_worker_that_dies_of_each_attempt_costs_only_that_contribution(
-    lasting: CkksProcess, key: SecretKey, honest: bytes
-) -> None:
-    """Killed from outside between requests, again and again: every honest body is still taken."""
-    for _ in range(3):
-        os.kill(present(lasting.pid), 11)
-        offer(lasting, key, honest)
