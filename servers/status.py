@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -284,14 +285,11 @@ def status_of_stopped(settings: ServerSettings, now_s: float, study: str | None 
     chain, keys, _ = load_identity(settings)
     studies: tuple[StudyStatus, ...] = ()
     if database_exists(settings.database):
-        store = SqlStore(settings.database, lambda _: None)
-        try:
+        with closing(SqlStore(settings.database, lambda _: None)) as store:
             studies = tuple(
                 _study(store, record, chain, now_s, rounds, store.last_contributed(record.digest))
                 for record, rounds in _chosen(store, study)
             )
-        finally:
-            store.close()
     else:
         require_begun("data_dir", settings.data_dir, "'moiety server run'")
     stopped = Alarm(what=f"no server runs on {settings.data_dir}", do="start it with 'moiety server run'")

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -40,6 +40,7 @@ class Drained:
     parked: tuple[str, ...]
 
 
+T = TypeVar("T")
 _DRAIN: Final = TypeAdapter(Drain)
 _DRAINED: Final = TypeAdapter(Drained)
 
@@ -52,10 +53,7 @@ def ask(data_dir: Path, drain: Drain) -> None:
 
 def asked(data_dir: Path) -> Drain | None:
     """Return the request for a drain; None without one, or where it cannot be read."""
-    try:
-        return _DRAIN.validate_json((data_dir / _ASKED).read_bytes())
-    except (OSError, ValidationError):
-        return None
+    return _read(data_dir / _ASKED, _DRAIN)
 
 
 def say_drained(data_dir: Path, drained: Drained) -> None:
@@ -64,8 +62,12 @@ def say_drained(data_dir: Path, drained: Drained) -> None:
 
 def drained(data_dir: Path) -> Drained | None:
     """Return the result that the server left; None while it still drains."""
+    return _read(data_dir / _DONE, _DRAINED)
+
+
+def _read(path: Path, kind: TypeAdapter[T]) -> T | None:
     try:
-        return _DRAINED.validate_json((data_dir / _DONE).read_bytes())
+        return kind.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 

@@ -7,7 +7,6 @@ import ipaddress
 import json
 import os
 import secrets
-import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,7 @@ from pydantic import ValidationError
 
 from host.compose import HARDENED, LOGGED
 from host.files import read_secret
-from host.network import require_apart
+from host.network import require_apart, why_not_free
 from host.output_files import rewrite, unwritable, write_new
 from host.settings import read_text
 from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
@@ -251,16 +250,13 @@ def write_folder(out: Path, files: list[tuple[Path, str, int]]) -> None:
 
 def require_free(port: int) -> None:
     """Raises: ConfigurationError, when somebody listens on this port of this machine already"""
-    with socket.socket(socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104  # what the server will do
-        except OSError as error:
-            why = "somebody listens there already" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-            raise ConfigurationError(
-                f"option --port: {port} cannot be listened on: {why}; stop who uses it (ss -ltnp), or name another "
-                "port (sites call the one in --url)"
-            ) from None
+    error = why_not_free("0.0.0.0", port)  # noqa: S104  # what the server will do
+    if error is not None:
+        why = "somebody listens there already" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+        raise ConfigurationError(
+            f"option --port: {port} cannot be listened on: {why}; stop who uses it (ss -ltnp), or name another "
+            "port (sites call the one in --url)"
+        )
 
 
 def renew(folder: Path, url: str) -> datetime:
