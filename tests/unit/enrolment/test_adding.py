@@ -26,8 +26,8 @@ from servers.enrolment.pairing import own_card
 from servers.enrolment.register import names_in_place
 from servers.identity.roster import keep_chain
 from tests.kit.present import present
-from tests.unit.enrolment.cards import keys_of
 from tests.unit.enrolment.enrolling import Operators
+from tests.unit.parties import party_keys
 
 
 def forks(both: Operators, *names: str) -> list[RosterChain]:
@@ -152,7 +152,7 @@ def test_a_key_that_one_operator_swaps_is_added_by_nobody(founded: Operators) ->
     founded.late("clinic-2")
     path = founded.settings[Side.A].data_dir / "enrolment.json"
     kept = json.loads(path.read_text())
-    thief = keys_of("clinic-2", seed="of operator a")
+    thief = party_keys("clinic-2", seed="of operator a")
     chain = founded.chain(Side.A)
     given = claimed(thief, chain.first_digest, samples=100)
     for one in kept["registrants"]:
@@ -187,13 +187,13 @@ def test_what_is_proposed_is_what_the_operator_makes_itself(founded: Operators) 
         ask.sign(good.model_copy(update={"sites": (NamedSite(name="clinic-9", party="0" * 64),)}))
     with pytest.raises(BadSignature, match="the requester signs the change before the operators do"):
         ask.sign(good.model_copy(update={"signatures": ()}))
-    forged = signature_by("requester", keys_of("other").signing, change)
+    forged = signature_by("requester", party_keys("other").signing, change)
     with pytest.raises(BadSignature):
         ask.sign(good.model_copy(update={"signatures": (forged,)}))
     with pytest.raises(NotListed, match="'clinic-2' is not the requester, who alone proposes changes"):
         founded.asking(late, Side.A).sign(good)
     a = ask.sign(good).signature
-    forged_b = signature_by("operator-b", keys_of("other").signing, change)
+    forged_b = signature_by("operator-b", party_keys("other").signing, change)
     with pytest.raises(BadSignature):
         ask.sign(good.model_copy(update={"signatures": (own, a, forged_b)}))
     assert founded.chain(Side.A).number == 0
@@ -202,7 +202,7 @@ def test_what_is_proposed_is_what_the_operator_makes_itself(founded: Operators) 
 def test_a_sites_word_is_for_its_own_keys(founded: Operators) -> None:
     late = founded.join("clinic-2")
     founded.admit(late)
-    other = claimed(keys_of("clinic-2", seed="other"), founded.chain(Side.A).first_digest, samples=100)
+    other = claimed(party_keys("clinic-2", seed="other"), founded.chain(Side.A).first_digest, samples=100)
     with pytest.raises(BadSignature):
         founded.asking(late, Side.A).standing(other.claim)
     registrant = present(founded.desks[Side.A].register.registrant("clinic-2"))

@@ -21,7 +21,7 @@ from protocol.errors import (
     Unavailable,
     WrongRound,
 )
-from protocol.messages.control import Party, Role, Roster, Signed, require_roster, sign, signature_by
+from protocol.messages.control import Party, Role, Roster, Signed, require_roster, signature_by
 from protocol.roster.enrolment import (
     Answered,
     Founding,
@@ -42,8 +42,9 @@ from servers.enrolment.pairing import completed
 from servers.enrolment.register import names_in_place
 from servers.identity.roster import load_identity
 from tests.kit.present import present
-from tests.unit.enrolment.cards import keys_of, operator_card, site_party
+from tests.unit.enrolment.cards import operator_card, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
+from tests.unit.parties import party_keys
 
 
 def roster_at(both: Operators, side: Side) -> Roster:
@@ -51,10 +52,16 @@ def roster_at(both: Operators, side: Side) -> Roster:
     return require_roster(parse_roster(path.read_text(), str(path)))
 
 
-def proposal(requester: Joined, parties: tuple[Party, ...], roster: Roster) -> Founding:
+def proposal(requester: Joined, *parties: Party, roster: Roster | None = None) -> Founding:
+    """Propose a roster, by default the one that follows from these sites."""
+    roster = roster or first_roster(requester.cards, requester.party.name, parties)
     own = signature_by(requester.party.name, requester.keys.signing, roster)
     sites = tuple(NamedSite(name=one.name, party=one.digest()) for one in parties)
     return Founding(roster=roster.digest(), sites=sites, signatures=(own,))
+
+
+def signed_by_all(roster: Roster, *keys: PartyKeys) -> Signed[Roster]:
+    return Signed[Roster](message=roster, signatures=tuple(signature_by(one.name, one.signing, roster) for one in keys))
 
 
 def test_a_federation_is_founded_and_everybody_has_the_same_roster(both: Operators) -> None:
@@ -153,48 +160,40 @@ def test_a_key_that_one_operator_swaps_is_signed_by_nobody(both: Operators) -> N
         both.found(requester)
     with pytest.raises(ConfigurationError, match="two operators show different public cards"):
         both.admit_at(requester, site)
-    parties = (swapped, requester.party)
-    roster = first_roster(requester.cards, "requester", parties)  # and the requester colludes
     with pytest.raises(RosterRefused, match=r"operator-b admitted 'clinic-1' under another public card.*nobody signs"):
-        both.asking(requester, Side.B).sign(proposal(requester, parties, roster))
+        both.asking(requester, Side.B).sign(proposal(requester, swapped, requester.party))  # the requester colludes
     assert not both.settings[Side.B].roster.exists()
 
 
 def test_an_operator_signs_nothing_that_it_did_not_admit_or_compare(both: Operators) -> None:
     requester, site = both.ready_to_found()
-    stranger = site_party("clinic-9")
-    parties = (site.party, stranger, requester.party)
-    roster = first_roster(requester.cards, "requester", parties)
     with pytest.raises(RosterRefused, match="operator-a has not admitted 'clinic-9'"):
-        both.asking(requester, Side.A).sign(proposal(requester, parties, roster))
+        both.asking(requester, Side.A).sign(proposal(requester, site.party, site_party("clinic-9"), requester.party))
     known = (site.party, requester.party)
     other = first_roster((requester.cards[0], operator_card(Side.B)), "requester", known)
     with pytest.raises(RosterRefused, match="makes another roster of the same sites: the operators' cards differ"):
-        both.asking(requester, Side.A).sign(proposal(requester, known, other))
+        both.asking(requester, Side.A).sign(proposal(requester, *known, roster=other))
 
 
 def test_only_the_admitted_requester_founds(both: Operators) -> None:
     requester, site = both.ready_to_found()
-    parties = (site.party, requester.party)
-    roster = first_roster(requester.cards, "clinic-1", parties)
     with pytest.raises(NotListed, match="'clinic-1' is not the admitted requester, who alone founds"):
-        both.asking(site, Side.A).sign(proposal(site, parties, roster))
+        both.asking(site, Side.A).sign(proposal(site, site.party, requester.party))
 
 
 def test_signatures_are_three_and_valid(both: Operators) -> None:
     requester, site = both.ready_to_found()
     parties = (site.party, requester.party)
     roster = first_roster(requester.cards, "requester", parties)
-    good = proposal(requester, parties, roster)
-    ask = both.asking(requester, Side.A)
+    good, ask = proposal(requester, *parties), both.asking(requester, Side.A)
     with pytest.raises(BadSignature, match="the requester signs the roster before the operators do"):
         ask.sign(good.model_copy(update={"signatures": ()}))
-    forged = signature_by("requester", keys_of("other").signing, roster)
+    forged = signature_by("requester", party_keys("other").signing, roster)
     with pytest.raises(BadSignature):
         ask.sign(good.model_copy(update={"signatures": (forged,)}))
     a = ask.sign(good)
     assert not a.in_place
-    forged_b = signature_by("operator-b", keys_of("operator-b", Role.OPERATOR).signing, roster)
+    forged_b = signature_by("operator-b", party_keys("operator-b", Role.OPERATOR).signing, roster)
     with pytest.raises(BadSignature):
         ask.sign(good.model_copy(update={"signatures": (*good.signatures, a.signature, forged_b)}))
     assert not both.settings[Side.A].roster.exists()
@@ -220,10 +219,8 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
     both.admit(late)
     roster = both.found(requester)
     assert roster_at(both, Side.A) == roster_at(both, Side.B) == roster
-    parties = (late.party, requester.party)
-    other = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
     with pytest.raises(RosterRefused, match="the federation was founded before, with the roster"):
-        both.asking(requester, Side.A).sign(other)
+        both.asking(requester, Side.A).sign(proposal(requester, late.party, requester.party))
 
 
 def test_a_roster_that_cannot_be_written_is_said(both: Operators) -> None:
@@ -273,7 +270,7 @@ def test_a_site_takes_no_roster_that_the_operators_show_differently(both: Operat
 def test_a_site_takes_no_roster_that_its_invitations_do_not_promise(both: Operators, what: str) -> None:
     requester, site = both.ready_to_found()
     roster = both.found(requester)
-    a, b, r = keys_of("operator-a", Role.OPERATOR), keys_of("operator-b", Role.OPERATOR), requester.keys
+    a, b, r = party_keys("operator-a", Role.OPERATOR), party_keys("operator-b", Role.OPERATOR), requester.keys
     fields = {name: getattr(roster, name) for name in Roster.model_fields}
     if what == "operator":
         urls = (roster.operator_a.url, roster.operator_b.url)
@@ -282,11 +279,7 @@ def test_a_site_takes_no_roster_that_its_invitations_do_not_promise(both: Operat
         fields |= {"sites": (site_party("clinic-1", seed="another"), requester.party)}
         a, b = keys_of_folder(both, Side.A), keys_of_folder(both, Side.B)
     other = Roster(**fields)
-    signed = Signed[Roster](
-        message=other, signatures=tuple(sign(other, one.name, one.signing).signatures[0] for one in (a, b, r))
-    )
-    if what == "unsigned":
-        signed = Signed[Roster](message=other)
+    signed = signed_by_all(other) if what == "unsigned" else signed_by_all(other, a, b, r)
     for side in Side:
         answer_by(both, side, lambda said: said.model_copy(update={"roster": signed}))
     said = {"unsigned": "is missing", "operator": "names other operators", "key": "has another public card for 'clin"}
@@ -306,12 +299,9 @@ def test_operators_that_are_paired_with_others_than_invited_are_found_out(both: 
 def test_a_requester_takes_no_roster_that_it_never_signed(both: Operators) -> None:
     requester, site = both.ready_to_found()
     a, b = keys_of_folder(both, Side.A), keys_of_folder(both, Side.B)
-    thief = keys_of("requester", seed="thief")
+    thief = party_keys("requester", seed="thief")
     roster = first_roster(requester.cards, "requester", (site.party, thief.party(samples=100)))
-    signed = Signed[Roster](
-        message=roster, signatures=tuple(sign(roster, one.name, one.signing).signatures[0] for one in (a, b, thief))
-    )
-    both.settings[Side.A].roster.write_text(dump_roster(signed))
+    both.settings[Side.A].roster.write_text(dump_roster(signed_by_all(roster, a, b, thief)))
     with pytest.raises(RosterRefused, match="a roster in place that this requester never signed"):
         both.found(requester)
     assert not both.settings[Side.B].roster.exists()
@@ -369,7 +359,5 @@ def test_servers_that_stay_away_are_not_waited_for_without_end(
 def test_an_operator_that_answers_another_question_is_not_believed(both: Operators) -> None:
     requester, site = both.ready_to_found()
     answer_by(both, Side.A, lambda said: said)
-    parties = (site.party, requester.party)
-    good = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
     with pytest.raises(MalformedMessage, match="operator-a answered another question: ask again"):
-        both.asking(requester, Side.A).sign(good)
+        both.asking(requester, Side.A).sign(proposal(requester, site.party, requester.party))

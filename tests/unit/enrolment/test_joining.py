@@ -24,8 +24,9 @@ from protocol.errors import (
 from protocol.roster.enrolment import Asked, Registration, close_asked, dump_card
 from protocol.sharing import Side
 from tests.kit.present import present
-from tests.unit.enrolment.cards import keys_of, operator_card
+from tests.unit.enrolment.cards import operator_card
 from tests.unit.enrolment.enrolling import HOUR_S, Operators, operators
+from tests.unit.parties import party_keys
 
 ROOT = Path(__file__).parents[3]
 
@@ -273,12 +274,12 @@ def test_a_replayed_registration_changes_nothing_and_after_a_minute_not_even_ans
 
 def test_a_site_registers_itself(both: Operators) -> None:
     (a, _), desk = both.invite("clinic-1"), both.desks[Side.A]
-    registration = Registration(secret=a.secret, party=keys_of("clinic-1").party(samples=5))
+    registration = Registration(secret=a.secret, party=party_keys("clinic-1").party(samples=5))
     asked = Asked(
         federation="clinics", to=desk.card.digest(), name="clinic-2", at_s=int(both.clock()), question=registration
     )
     with pytest.raises(BadSignature, match="a site registers itself"):
-        desk.answer(close_asked(asked, keys_of("clinic-1"), desk.card))
+        desk.answer(close_asked(asked, party_keys("clinic-1"), desk.card))
     assert not desk.register.registrants
 
 

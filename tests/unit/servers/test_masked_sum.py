@@ -105,7 +105,7 @@ def test_what_one_side_sends_is_its_masked_sum() -> None:
 @pytest.mark.parametrize("fetched", [True, False], ids=["fetched", "sent"])
 @pytest.mark.parametrize(("record", "of"), [(RECORD, PARAMETERS), (TAGGED, WITHOUT_TAGS)], ids=["plain", "tagged"])
 def test_a_masked_sum_becomes_the_output(draft: Draft, size: int, fetched: bool, record: Any, of: Any) -> None:
-    """Of one that is fetched the head was checked as it came; with tags the output is digested while it is written."""
+    """The head of a fetched one was checked as it came; with tags the output is digested while it is written."""
     intake, message = SealedMaskedSum(SERVER, record, of, draft), sealed(sent())
     feed(intake, message, size)
     intake.finish(None if fetched else caller(message))

@@ -246,20 +246,16 @@ def opens(settings: ServerSettings) -> None:
     server.ckks.close()
 
 
-def test_b_does_not_run_on_a_s_folder(settings: dict[Side, ServerSettings]) -> None:
+@pytest.mark.parametrize(("key", "of"), [("data_dir", "data_dir"), ("database_url", "database")])
+def test_b_does_not_run_on_a_s_folder_or_database(settings: dict[Side, ServerSettings], key: str, of: str) -> None:
     opens(settings[Side.A])
     opens(settings[Side.A])
-    wrong = settings[Side.B].model_copy(update={"data_dir": settings[Side.A].data_dir})
-    with pytest.raises(ConfigurationError, match=r"data belongs to server a 'operator-a'.*this is server b") as refused:
+    wrong = settings[Side.B].model_copy(update={key: getattr(settings[Side.A], of)})
+    with pytest.raises(
+        ConfigurationError, match=r"data.* belongs to server a 'operator-a'.*this is server b"
+    ) as refused:
         open_server(wrong)
     assert "folder and a database of its own" in refused.value.detail
-
-
-def test_b_does_not_run_on_a_s_database(settings: dict[Side, ServerSettings]) -> None:
-    opens(settings[Side.A])
-    wrong = settings[Side.B].model_copy(update={"database_url": settings[Side.A].database})
-    with pytest.raises(ConfigurationError, match=r"the database belongs to server a 'operator-a'.*this is server b"):
-        open_server(wrong)
 
 
 def test_new_keys_do_not_run_on_the_folder_of_old_ones(settings: dict[Side, ServerSettings], tmp_path: Path) -> None:
@@ -334,14 +330,11 @@ def test_a_name_begins_as_the_host_does_and_a_short_one_is_whole(monkeypatch: py
     assert name(f"{POD}-0", monkeypatch).startswith(f"upload-{POD[:31]}-")
 
 
-@pytest.mark.parametrize("role", [Role.UPLOAD, Role.DRIVER])
-def test_postgresql_shortens_none(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(name("h" * 253, monkeypatch, role, 65535).encode()) <= MOST_BYTES
-
-
-def test_ports_and_roles_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = [(role, port) for role in (Role.UPLOAD, Role.DRIVER) for port in (8443, 8444)]
-    assert len({name(f"{POD}-0", monkeypatch, role, port) for role, port in of}) == len(of)
+def test_ports_and_roles_differ_and_postgresql_shortens_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = [(role, port) for role in (Role.UPLOAD, Role.DRIVER) for port in (8443, 65535)]
+    names = {name("h" * 253, monkeypatch, role, port) for role, port in of}
+    assert len(names) == len(of)
+    assert all(len(one.encode()) <= MOST_BYTES for one in names)
 
 
 # --- private files ----------------------------------------------------------------------------------------------------
