@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from client_agent.site import founding
 from client_agent.site.enrolment import Asking, Together, join, look
 from client_agent.site.enrolment_folder import Joined, Wanted
 from protocol.errors import MoietyError
-from protocol.messages.control import Roster
+from protocol.messages.control import Party, Roster, Signature
 from protocol.messages.paths import CARD
 from protocol.roster.chain import RosterChain, require_chain
 from protocol.roster.changes import parse_chain
@@ -73,6 +74,19 @@ class Operators:
     def joined(self, pair_of: tuple[Invitation, Invitation], *, samples: int = 100, folder: str = "") -> Joined:
         out = self.folder / (folder or pair_of[0].site)
         return join(pair_of, Wanted(samples, self.folder / "data"), out, self.send, self.clock)
+
+    def register_file(self, side: Side) -> Path:
+        return self.settings[side].data_dir / "enrolment.json"
+
+    def swap(self, side: Side, swapped: Party, claim: Signature | None = None) -> None:
+        """That operator puts a card of its own in the place of a site's."""
+        path = self.register_file(side)
+        kept = json.loads(path.read_text())
+        for one in kept["registrants"]:
+            if one["party"]["name"] == swapped.name:
+                one["party"] = swapped.model_dump(mode="json")
+                one["claim"] = claim and claim.model_dump(mode="json")
+        path.write_text(json.dumps(kept))
 
     def admit(self, site: Joined, *sides: Side) -> None:
         for side in sides or tuple(Side):

@@ -98,12 +98,6 @@ def test_a_folder_that_was_not_joined_is_named(both: Operators, capsys: pytest.C
     assert "empty was not made by 'moiety site join'" in refused(capsys, "site", "status", "--config", config)
 
 
-def test_invitations_that_are_none_are_refused(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("site", "join", "hello", "there", "--samples", "5", "--data", "data", "--out", str(both.folder / "x"))
-    assert "not an invitation: one is a line" in refused(capsys, *words)
-    assert not (both.folder / "x").exists()
-
-
 def test_an_invitation_in_a_file_is_one(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (both.folder / "first", both.folder / "second")
     for path, one in zip((first, second), both.invite("clinic-1"), strict=True):

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def files_of(both: Operators) -> list[bytes]:
-    return [(both.settings[side].data_dir / "enrolment.json").read_bytes() for side in Side]
+    return [both.register_file(side).read_bytes() for side in Side]
 
 
 def test_a_site_joins_with_keys_of_its_own(both: Operators) -> None:
@@ -292,15 +292,6 @@ def test_keys_serve_one_site(both: Operators) -> None:
         register.register(Registration(secret=a.secret, party=stolen))
 
 
-def test_a_clock_ten_minutes_off_is_said_by_the_operator(both: Operators) -> None:
-    pair = both.invite("clinic-1")
-    out, wanted = both.folder / "clinic-1", Wanted(100, both.folder)
-    with pytest.raises(BadSignature, match="operator-a: the site's clock is 600 s behind this server's: set the one"):
-        join(pair, wanted, out, both.send, lambda: both.clock() - 600)
-    assert not both.desks[Side.A].register.registrants
-    assert join(pair, wanted, out, both.send, both.clock).party.name == "clinic-1"
-
-
 def test_a_site_that_was_withdrawn_is_told(both: Operators) -> None:
     joined = both.join("clinic-1")
     assert both.desks[Side.A].register.withdraw("clinic-1", ()) == "1 invitations and 1 registrations"
@@ -313,7 +304,7 @@ def test_a_site_that_was_withdrawn_is_told(both: Operators) -> None:
 
 
 def test_a_damaged_register_is_named(both: Operators) -> None:
-    (both.settings[Side.A].data_dir / "enrolment.json").write_text("{")
+    both.register_file(Side.A).write_text("{")
     with pytest.raises(ConfigurationError, match="cannot be read: restore it from a backup"):
         both.invite("clinic-1")
 

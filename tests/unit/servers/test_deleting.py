@@ -124,14 +124,27 @@ def test_files_letters_answers_and_secrets_go_and_what_was_signed_stays(kept: Ke
     assert Signed[ServerDeletionReceipt].model_validate_json(again.stdout) == signed
 
 
-def test_a_kill_in_the_middle_is_ended_by_the_next_try(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("place", "error", "by_a_server"),
+    [
+        ("servers.store.files.ShareFiles.delete", ZeroDivisionError(), False),
+        ("servers.store.sql.SqlStore.forget_study", Unavailable("the database is away"), True),
+    ],
+)
+def test_what_broke_off_without_a_server_is_ended_by_the_next_try_or_the_next_server(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, by_a_server: bool
+) -> None:
     kept.end()
     with monkeypatch.context() as patch:
-        patch.setattr("servers.store.files.ShareFiles.delete", lambda *_: 1 / 0)
-        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, ZeroDivisionError)
+        patch.setattr(place, _raising(error))
+        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, type(error))
     assert (kept.data_dir / "shares" / "share-1").exists()
-    assert kept.command("trial", "--person", "Dr. O").exit_code == 0
+    if by_a_server:
+        kept.answer_requests()
+    else:
+        assert kept.command("trial", "--person", "Dr. O").exit_code == 0
     assert not (kept.data_dir / "shares" / "share-1").exists()
+    assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.json"]
 
 
 @pytest.mark.parametrize(
@@ -235,19 +248,6 @@ def _raising(error: Exception) -> Callable[..., None]:
     return raising
 
 
-def test_what_broke_off_without_a_server_is_gone_on_with_by_the_next_one(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept.end()
-    with monkeypatch.context() as patch:
-        patch.setattr("servers.store.sql.SqlStore.forget_study", _raising(Unavailable("the database is away")))
-        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, Unavailable)
-    assert (kept.data_dir / "shares" / "share-1").exists()
-    kept.answer_requests()
-    assert not (kept.data_dir / "shares" / "share-1").exists()
-    assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.json"]
-
-
 def test_files_are_read_beside_the_loop_and_what_changes_meanwhile_is_in_the_receipt(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +329,7 @@ def test_studies_go_by_themselves_once_they_are_over_for_long_enough(kept: Kept)
 # --- study ends -------------------------------------------------------------------------------------------------------
 
 ROUND_FILES = ("share-1", "query-1", "output-1")
+_away = _raising(Unavailable("the database does not answer"))
 SECOND_STEPS = (
     "servers.store.sql.SqlStore.forget_share_files",
     "servers.store.sql.SqlStore.change_round",
@@ -361,10 +362,6 @@ class Ending:
         assert self.named() == set()
         assert [one.name for one in (self.server.settings.data_dir / "shares").iterdir()] == []
         assert self.server.store.answer(KEY, AnswerKind.OPENING) is None
-
-
-def _away(*_: object, **__: object) -> None:
-    raise Unavailable("the database does not answer")
 
 
 @pytest.fixture

@@ -159,13 +159,13 @@ def test_an_altered_chunk_is_sent_again_and_no_byte_is_taken_twice(tmp_path: Pat
 def test_a_head_that_is_refused_is_refused_at_the_end(tmp_path: Path) -> None:
     """Only the whole message's digest shows that it is the site's own; nothing of it is kept."""
     wrong = Sent(SENT.message.replace(b'"attempt":1', b'"attempt":2', 1), SENT.digest)
-    share = taken(tmp_path=wrong)
+    share = taken(tmp_path, sent=wrong)
     assert share.held_bytes() == len(SENT.message)
     assert not list(tmp_path.iterdir())
     with pytest.raises(BadSignature):
         share.finish(required())
     with pytest.raises(MalformedMessage):
-        taken(tmp_path=Sent(b"x" * len(SENT.message), SENT.digest)).finish(lambda found: None)
+        taken(tmp_path, sent=Sent(b"x" * len(SENT.message), SENT.digest)).finish(lambda found: None)
 
 
 def test_a_share_that_was_not_promised_is_refused(tmp_path: Path) -> None:
