@@ -39,6 +39,17 @@ def is_loopback_url(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
+def why_not_free(host: str, port: int) -> OSError | None:
+    """Listen for a moment, as a server would. -> the system's error; None where the port is free"""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error
+    return None
+
+
 def require_apart(urls: tuple[str, str]) -> str:
     """Require two hosts for both operators' servers, or this machine alone, for a try.
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -118,8 +119,7 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
         raise ConfigurationError("deleting needs the name of the person who asks for it: --person")
     if not database_exists(settings.database):
         raise ConfigurationError(f"no study {request.study!r} is at this server: it has never been started")
-    store = SqlStore(settings.database, lambda _: None)
-    try:
+    with closing(SqlStore(settings.database, lambda _: None)) as store:
         require_over(store.study_named(request.study), request.study)
         if holder_of(settings.data_dir) is not None:
             return _by_the_server(settings.data_dir, request)
@@ -131,8 +131,6 @@ def _deleted(settings: ServerSettings, request: Request) -> Signed[ServerDeletio
             signed = delete_study(Holder(settings.data_dir, keys, store, files, audit), request)
             waits.unlink(missing_ok=True)
             return signed
-    finally:
-        store.close()
 
 
 def _by_the_server(data_dir: Path, request: Request) -> Signed[ServerDeletionReceipt]:
@@ -255,11 +253,8 @@ def declare_restored(settings: ServerSettings) -> list[str]:
     _, keys, _ = load_identity(settings)
     with one_process(settings.data_dir, "data_dir", f"the server of side {settings.side.value!r}"):
         upgrade(settings.database)
-        store = SqlStore(settings.database, lambda _: None)
-        try:
+        with closing(SqlStore(settings.database, lambda _: None)) as store:
             return store.declare_restored(keys.name, time.time())
-        finally:
-            store.close()
 
 
 _TIMEOUT_S: Final = 30.0

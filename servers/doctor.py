@@ -6,7 +6,6 @@ Nothing is written and no port is kept; of the peer is asked what a stranger cou
 from __future__ import annotations
 
 import platform
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from host.doctor import Finding, Report, Way, failed, look_at_disk, look_at_memory, look_at_way, looked, ok, warning
-from host.network import require_apart
+from host.network import require_apart, why_not_free
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.messages.control import Roster
 from servers.enrolment.desk import Desk
@@ -73,16 +72,11 @@ def _machine(settings: ServerSettings) -> Iterator[Finding]:
 
 
 def _port(key: str, host: str, port: int) -> Finding:
-    """Taken for a moment, as the server would."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            found = f"{host}:{port} cannot be listened on: {error.strerror or error}"
-            return warning(key, found, "right if this server is running now; else stop who uses it, or name another")
-    return ok(key, f"{host}:{port} is free")
+    error = why_not_free(host, port)
+    if error is None:
+        return ok(key, f"{host}:{port} is free")
+    found = f"{host}:{port} cannot be listened on: {error.strerror or error}"
+    return warning(key, found, "right if this server is running now; else stop who uses it, or name another")
 
 
 def _certificate(settings: ServerSettings, now_s: float) -> Finding:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import ConfigurationError, ErrorCode
 from protocol.messages.control import RoundState
+from protocol.rounds.states import FINAL_STATES
 from protocol.sharing import Side
 from protocol.text import printable
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PHASE_BUCKETS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
-_ENDS: Final = (RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED, RoundState.BURNT)
 _DIRECTIONS: Final = ("in", "out")
 
 
@@ -69,7 +69,7 @@ class Metrics:
     def _begin_at_zero(self) -> None:
         for code in ErrorCode:
             self.refusals.labels(code.value)
-        for end in _ENDS:
+        for end in (*FINAL_STATES, RoundState.BURNT):
             self.rounds.labels(end.value)
         for event in ("made", "used"):
             self.correlations.labels(event)

@@ -73,16 +73,13 @@ class PeerRequest:
     signature: str
 
 
-@dataclass(frozen=True)
-class PeerAnswer:
-    """The status of an answer whose signature holds, and its body; that is the peer's once all of it was taken."""
+async def peer_answer(
+    server: Server, asked: PeerRequest, response: httpx.Response, most_bytes: int
+) -> tuple[int, AsyncIterator[bytes]]:
+    """Return the status of an answer that the peer signed, and its body, which is the peer's once all of it was taken.
 
-    status: int
-    pieces: AsyncIterator[bytes]
-
-
-async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Response, most_bytes: int) -> PeerAnswer:
-    """Raises: PeerUnreachable, unless the peer signed this answer to this request; OtherVersion"""
+    Raises: PeerUnreachable, unless the peer signed this answer to this request; OtherVersion
+    """
     try:
         verified = verify_answer(
             response.status_code,
@@ -92,7 +89,7 @@ async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Respon
             server.peer.key_id,
         )
         if verified.content_type != ANSWER_TYPE:
-            return PeerAnswer(_OK, _streamed(response, verified, most_bytes))
+            return _OK, _streamed(response, verified, most_bytes)
         most = envelope_bytes(max(most_bytes, PROBLEM_BYTES))
         sealed = b"".join([piece async for piece in answer_pieces(response, most)])
         status, body = await off_loop(len(sealed), partial(_opened, server, asked, sealed, verified))
@@ -103,7 +100,7 @@ async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Respon
             "between changes answers, or the peer did not accept the request's signature (a clock, an old roster); "
             "nothing of it was believed, it is asked again"
         ) from None
-    return PeerAnswer(status, _at_once(body))
+    return status, _at_once(body)
 
 
 def _opened(server: Server, asked: PeerRequest, sealed: bytes, verified: VerifiedAnswer) -> tuple[int, bytes]:
@@ -323,7 +320,7 @@ class PeerClient:
         try:
             async with asyncio.timeout(self._longest_s(PROBLEM_BYTES)):
                 response = await self._client.send(
-                    self._client.build_request("GET", self._url("/healthz")), stream=True
+                    self._client.build_request("GET", f"{self._peer_url}/healthz"), stream=True
                 )
                 try:
                     await problem_bytes(response)
@@ -410,15 +407,15 @@ class PeerClient:
             response = await self._client.send(request.request, stream=True)
             self._saw(response)
             try:
-                answer = await peer_answer(self._server, request, response, most_bytes)
-                if answer.status >= _FIRST_ERROR:
-                    error = error_from(b"".join([piece async for piece in answer.pieces]), answer.status)
+                status, body = await peer_answer(self._server, request, response, most_bytes)
+                if status >= _FIRST_ERROR:
+                    error = error_from(b"".join([piece async for piece in body]), status)
                     if isinstance(error, ShareAltered):
                         raise AlteredAtPeer(error.detail)
                     if isinstance(error, HistoryUnknown):
                         self._server.history.compared = False
                     raise error
-                yield answer.pieces
+                yield body
             finally:
                 await response.aclose()
         except httpx.TransportError as error:
@@ -430,9 +427,6 @@ class PeerClient:
         with suppress(ValueError, OverflowError, TypeError):
             its_time_s = parsedate_to_datetime(response.headers.get("date", "")[:64]).timestamp() + _DATE_AGE_S
         self._server.recent.peer.saw(self._server.clock(), its_time_s)
-
-    def _url(self, path: str) -> str:
-        return self._peer_url + path
 
     def _count(self, direction: str, kind: str, size: int) -> None:
         self._server.metrics.peer_bytes.labels(direction, kind).inc(size)

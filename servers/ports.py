@@ -6,9 +6,9 @@ import asyncio
 import gc
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -72,7 +72,7 @@ def _serve_founding(settings: ServerSettings) -> None:
     application.state.founded = founded
     _say_listening(settings, "; ".join(application.state.desk.desk.waits_for()))
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve(server, time.time, certificate))
+        runner.run(_serve(server, _keep(server, time.time, certificate)))
 
 
 def _serve_alone(settings: ServerSettings) -> None:
@@ -128,7 +128,8 @@ def _run_to_its_end(server: BoundedServer, application: FastAPI, certificate: Se
     application.state.fail = fail
     gc.freeze()  # what is there by now stays: no collection looks through it again
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve_until_drained(server, application.state.server, certificate, stop))
+        served: Server = application.state.server
+        runner.run(_serve(server, _keep(server, served.clock, certificate), keep_draining(served, stop)))
     if failed:  # the log says why
         raise SystemExit(1)
 
@@ -138,26 +139,16 @@ def _say_listening(settings: ServerSettings, waits_for: str = "") -> None:
     _log.info("listening", url=settings.public_url, port=settings.port, operations=own, waits_for=waits_for)
 
 
-async def _serve_until_drained(
-    server: BoundedServer, served: Server, certificate: ServedCertificate, stop: Callable[[], None]
-) -> None:
-    draining = asyncio.create_task(keep_draining(served, stop))
-    try:
-        await _serve(server, served.clock, certificate)
-    finally:
-        draining.cancel()
-        with suppress(asyncio.CancelledError):
-            await draining
-
-
-async def _serve(server: BoundedServer, clock: Callable[[], float], certificate: ServedCertificate) -> None:
-    keeping = asyncio.create_task(_keep(server, clock, certificate))
+async def _serve(server: BoundedServer, *beside: Coroutine[Any, Any, None]) -> None:
+    """Serve until a signal; what runs beside it ends with it."""
+    tasks = [asyncio.create_task(one) for one in beside]
     try:
         await server.serve()
     finally:
-        keeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeping
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 async def _keep(server: BoundedServer, clock: Callable[[], float], certificate: ServedCertificate) -> None:

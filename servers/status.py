@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -71,7 +72,11 @@ class Readiness:
         loop = asyncio.get_running_loop()
         async with self._lock:
             if loop.time() >= self._until_s:
-                self._found = await self._look()
+                self._found = None
+                try:
+                    await self._require_now()
+                except MoietyError as missing:
+                    self._found = missing
                 self._until_s = loop.time() + (_READY_KEPT_S if self._found is None else _NOT_READY_KEPT_S)
                 server: Server = self._app.state.server
                 server.metrics.ready.set(self._found is None)
@@ -87,13 +92,6 @@ class Readiness:
         found = None if server.certificate is None else server.certificate.remark(server.clock())
         return {} if found is None else {"certificate": found}
 
-    async def _look(self) -> MoietyError | None:
-        try:
-            await self._require_now()
-        except MoietyError as found:
-            return found
-        return None
-
     async def _require_now(self) -> None:
         """Room is left, sites can connect, the database answers, the peer can be reached, an OT session is open."""
         state = self._app.state
@@ -107,10 +105,16 @@ class Readiness:
             server.store.require_driver()
         elif server.side is Side.A:
             await state.peer.reachable()
-            if not state.pool.session_open:
+            if not _session_open(self._app):
                 raise Unavailable("no OT session is open with the peer yet; one is opened when a study needs it")
-        elif not state.answering.sessions.session_open:
+        elif not _session_open(self._app):
             raise PeerUnreachable("side A has not opened an OT session here yet")
+
+
+def _session_open(app: FastAPI) -> bool:
+    """Tell whether the process that drives has an OT session with the peer."""
+    state = app.state
+    return bool((state.pool if state.server.side is Side.A else state.answering.sessions).session_open)
 
 
 _NOTABLE_S: Final = 2.0
@@ -121,9 +125,6 @@ _TOKEN: Final = "status-token"  # noqa: S105  # a file's name
 _TOKEN_BYTES: Final = 32
 _PROOF_LASTS_S: Final = 60
 _DIGITS: Final = 12
-_OVER: Final = frozenset(
-    {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED, RoundState.BURNT}
-)
 
 # --- the picture ---
 
@@ -284,14 +285,11 @@ def status_of_stopped(settings: ServerSettings, now_s: float, study: str | None 
     chain, keys, _ = load_identity(settings)
     studies: tuple[StudyStatus, ...] = ()
     if database_exists(settings.database):
-        store = SqlStore(settings.database, lambda _: None)
-        try:
+        with closing(SqlStore(settings.database, lambda _: None)) as store:
             studies = tuple(
                 _study(store, record, chain, now_s, rounds, store.last_contributed(record.digest))
                 for record, rounds in _chosen(store, study)
             )
-        finally:
-            store.close()
     else:
         require_begun("data_dir", settings.data_dir, "'moiety server run'")
     stopped = Alarm(what=f"no server runs on {settings.data_dir}", do="start it with 'moiety server run'")
@@ -343,12 +341,7 @@ def is_proof(data_dir: Path, given: str, now_s: float) -> bool:
 
 def _peer(app: FastAPI, server: Server) -> PeerStatus:
     seen = server.recent.peer
-    if not server.drives:
-        session_open = False
-    elif server.side is Side.A:
-        session_open = bool(app.state.pool.session_open)
-    else:
-        session_open = bool(app.state.answering.sessions.session_open)
+    session_open = server.drives and _session_open(app)
     return PeerStatus(name=server.peer.name, seen_at_s=seen.at_s, ahead_s=seen.ahead_s, session_open=session_open)
 
 
@@ -437,7 +430,7 @@ def _study(
         round_state=None if current is None else current.state.value,
         contributed=0 if key is None else store.contributions_held(key),
         created_at_s=store.created_at_s(record.digest),
-        closes_at_s=None if newest is None or newest.state in _OVER else newest.closes_at_s,
+        closes_at_s=None if newest is None or newest.over else newest.closes_at_s,
         sites=tuple(_sites(store, record, current, newest, chain.head, last)) if rounds else (),
         attempts=tuple(_attempt(store, record.digest, one, now_s) for one in attempts),
     )
@@ -479,13 +472,12 @@ def _sites(
 
 
 def _attempt(store: SqlStore, digest: str, one: SeenRound, now_s: float) -> Attempt:
-    over = one.state in _OVER
-    until = one.state_since_s if over else now_s
+    until = one.state_since_s if one.over else now_s
     return Attempt(
         number=one.round,
         attempt=one.attempt,
         state=one.state.value,
-        over=over,
+        over=one.over,
         began_at_s=one.began_at_s,
         seconds=None if one.began_at_s is None or until is None else until - one.began_at_s,
         contributors=store.contributors_of(one.key(digest)),

@@ -1,7 +1,8 @@
-"""Authenticate the caller: one FastAPI dependency of every route but health's (docs/protocol.md 3, 14)."""
+"""Authenticate the caller, and find what the address names: the dependencies of routes (docs/protocol.md 3, 14)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
 
@@ -15,9 +16,12 @@ from protocol.channel.signing import VerifiedRequest, require_own_version, verif
 from protocol.errors import BadSignature, NotListed
 from protocol.messages.control import Party
 from protocol.parameters import PROTOCOL_VERSION, first_release
+from protocol.rounds.states import RoundKey
 from servers.api.admission import VISIT, Visit
 from servers.rounds.intake import Caller
 from servers.server import Server
+from servers.store.records import StudyRecord
+from servers.studies import going_study
 
 ENCLOSED: Final = "moiety.caller"
 """The key of an enclosed request's scope under which its caller stands."""
@@ -132,3 +136,23 @@ LARGEST: Final = 2**53
 """The most that a count can be which grows while a server lives: JSON's readers keep it exactly."""
 Round = Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
 Attempt = Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
+
+
+@dataclass(frozen=True)
+class Addressed:
+    """The attempt of a round that an address names, and its study, which goes on."""
+
+    study: StudyRecord
+    key: RoundKey
+
+
+async def addressed(study: str, round: Round, attempt: Attempt, server: ThisServer) -> Addressed:
+    """Comes behind the caller in a route, so that nobody else learns which studies there are.
+
+    Raises: UnknownStudy, RolledBack, WrongRound
+    """
+    record = going_study(server, study)
+    return Addressed(record, RoundKey(record.digest, round, attempt))
+
+
+AtAttempt = Annotated[Addressed, Depends(addressed)]

@@ -74,10 +74,12 @@ async def _store(
     stated = int(request.headers.get("content-length", "0"))
     if stated > most:
         raise TooLarge(f"a letter {str(topic)!r} has at most {most} bytes in this study, this one has {stated}")
-    if server.store.mail(study.digest, caller.name, recipient, str(topic)) is not None:
+    of = (study.digest, caller.name, recipient, str(topic))
+    known = server.store.mail(*of)
+    if known is not None:
         again = HashIntake()
         await stream_into(request, again, most)
-        _came_before(server, study, caller.name, recipient, topic, again.finish(caller))
+        _require_same(server, known, again.finish(caller))
         return
     require_announced(server, study, topic, caller.name, recipient)
     server.files.require_room(stated)
@@ -86,26 +88,25 @@ async def _store(
         await stream_into(request, intake, most, SHORT_BYTES)
         digest = intake.finish(caller)
         require_length(topic.kind, intake.size_bytes, most)
-        name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
+        name = file_name("mail", *of, digest)
         await asyncio.to_thread(draft.keep, name)
     with server.store.alone(study.digest):
-        kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
-        if kept is not None and kept.file != name:
-            server.files.delete([name])  # the first one stands: of two that arrive at once, too
-        if _came_before(server, study, caller.name, recipient, topic, digest):
+        known = server.store.mail(*of)
+        if known is not None:  # the first one stands: of two that arrive at once, too
+            if known.file != name:
+                server.files.delete([name])
+            _require_same(server, known, digest)
             return
         server.failpoints.reach(Point.BEFORE_MAIL_STORED)
         gone = superseded(server, study, topic, caller.name, recipient)
-        server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name), gone)
+        server.store.add_mail(MailRecord(*of, digest, name), gone)
         server.failpoints.reach(Point.AFTER_MAIL_STORED)
         server.files.delete([mail.file for mail in gone])
 
 
-def _came_before(server: Server, study: StudyRecord, sender: str, recipient: str, topic: Topic, digest: str) -> bool:
-    known = server.store.mail(study.digest, sender, recipient, str(topic))
-    if known is not None and known.body_digest != digest:
+def _require_same(server: Server, known: MailRecord, digest: str) -> None:
+    if known.body_digest != digest:
         error = ConflictingMessage(
-            f"mail {str(topic)!r} to {recipient!r} came before with other bytes; the first one stands"
+            f"mail {known.topic!r} to {known.recipient!r} came before with other bytes; the first one stands"
         )
-        raise refuse(server, study.digest, sender, error)
-    return known is not None
+        raise refuse(server, known.study, known.sender, error)

@@ -25,9 +25,8 @@ from protocol.messages.peer import ChallengeReveal, HandOver, Histories, LockReq
 from protocol.messages.purpose import RoundStep
 from protocol.ot.session import SITE_ELEMENTS, extension_message_bytes
 from protocol.release import masking_side
-from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from servers.api.authentication import Attempt, Round, StrangerPeer, ThePeer, ThisServer
+from servers.api.authentication import AtAttempt, StrangerPeer, ThePeer, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.failpoints import Point
 from servers.peer_client import heard, told
@@ -44,9 +43,7 @@ from servers.rounds.release import (
 )
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import most_elements, parameters_of
-from servers.server import Server
-from servers.store.records import RoundRecord, StudyRecord
-from servers.studies import going_study
+from servers.store.records import RoundRecord
 
 
 async def _only_b(server: ThisServer, caller: StrangerPeer) -> None:
@@ -118,91 +115,67 @@ async def answer(session: str, batch: int, request: Request, b: SideB, caller: T
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
 
-def _key(server: Server, study: str, round: int, attempt: int) -> tuple[StudyRecord, RoundKey]:
-    record = going_study(server, study)
-    return record, RoundKey(record.digest, round, attempt)
-
-
 @router.get(paths.PEER_COLLECTED)
-async def collected(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
+async def collected(b: SideB, at: AtAttempt) -> Response:
     """Return what this side holds; waits a few seconds for what is missing."""
-    return message_answer(await b.collected(*_key(server, study, round, attempt)))
+    return message_answer(await b.collected(at.study, at.key))
 
 
 @router.post(paths.PEER_LOCK, openapi_extra=body_of("LockRequest"))
-async def lock(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def lock(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Countersign the agreed set."""
     message = LockRequest.parse(await read_small(request, caller))
-    _, key = _key(server, study, round, attempt)
-    with server.store.alone(key.study):
-        return message_answer(b.lock(key, message))
+    with server.store.alone(at.key.study):
+        return message_answer(b.lock(at.key, message))
 
 
 @router.post(paths.PEER_AGREED_SET, openapi_extra=body_of("Signed[AgreedSet], signed by side A"))
-async def agreed_set(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def agreed_set(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Countersign the agreed set of a round of ciphertexts, of which this side holds nothing."""
     signed = Signed[AgreedSet].parse(await read_small(request, caller))
-    _, key = _key(server, study, round, attempt)
-    with server.store.alone(key.study):
-        return message_answer(countersign_agreed_set(server, b.round(key), signed))
+    with server.store.alone(at.key.study):
+        return message_answer(countersign_agreed_set(server, b.round(at.key), signed))
 
 
 @router.post(paths.PEER_CHALLENGE, openapi_extra=body_of("ChallengeReveal"))
-async def challenge(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def challenge(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Countersign the challenge."""
     message = ChallengeReveal.parse(await read_small(request, caller))
-    record, key = _key(server, study, round, attempt)
-    with server.store.alone(key.study):
-        return message_answer(b.challenge(record, key, message))
+    with server.store.alone(at.key.study):
+        return message_answer(b.challenge(at.study, at.key, message))
 
 
 @router.post(paths.PEER_PRODUCTS, openapi_extra=body_of("frame of ProductsHeader and masked vectors", sealed=True))
-async def products(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def products(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Exchange masked vectors; 503 while the requester's queries are missing."""
-    record, key = _key(server, study, round, attempt)
-    longest = ELEMENT_BYTES * most_elements(record.study, server.most_sites)
+    longest = ELEMENT_BYTES * most_elements(at.study.study, server.most_sites)
     body = await read_small(request, caller, MAX_CONTROL_BYTES + longest)
-    return octets_answer(await b.products(record, key, body))
+    return octets_answer(await b.products(at.study, at.key, body))
 
 
 @router.put(paths.PEER_RELEASE_SET, status_code=204, openapi_extra=body_of("Signed[ReleaseSet]"))
-async def put_release_set(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def put_release_set(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Take the requester's release set from the other side."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
-    _, key = _key(server, study, round, attempt)
-    if key in server.altered:
-        raise server.altered[key]
-    with server.store.alone(key.study):
-        accept_release_set(server, b.round(key), signed)
+    if at.key in server.altered:
+        raise server.altered[at.key]
+    with server.store.alone(at.key.study):
+        accept_release_set(server, b.round(at.key), signed)
     return done()
 
 
 @router.get(paths.PEER_RELEASE_SET)
-async def get_release_set(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
+async def get_release_set(b: SideB, at: AtAttempt) -> Response:
     """Give the requester's release set, if this side has it."""
-    _, key = _key(server, study, round, attempt)
-    return message_answer(_released_set(b.round(key)))
+    return message_answer(_released_set(b.round(at.key)))
 
 
 @router.post(paths.PEER_SUM_RELEASE, openapi_extra=body_of("Signed[SumRelease], signed by side A"))
-async def sum_release(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def sum_release(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Countersign that a round of ciphertexts ends with this sum."""
     signed = Signed[SumRelease].parse(await read_small(request, caller))
-    record, key = _key(server, study, round, attempt)
-    with server.store.alone(key.study):
-        return message_answer(countersign_sum_release(server, record, key, signed))
+    with server.store.alone(at.key.study):
+        return message_answer(countersign_sum_release(server, at.study, at.key, signed))
 
 
 @router.put(
@@ -210,16 +183,13 @@ async def sum_release(
     status_code=204,
     openapi_extra=body_of("sealed MaskedSumHeader and sum", sealed=True),
 )
-async def put_masked_sum(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def put_masked_sum(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Odd rounds: take A's masked sum, add this side's, and keep the output."""
-    record, key = _key(server, study, round, attempt)
-    current = _with_release_set(b.round(key), Side.A)
+    current = _with_release_set(b.round(at.key), Side.A)
     if current.state in _SUMMED:
         return done()
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
-        parameters = parameters_of(record, current)
+        parameters = parameters_of(at.study, current)
         intake = SealedMaskedSum(server, current, parameters, draft)
         try:
             await stream_into(
@@ -227,56 +197,48 @@ async def put_masked_sum(
             )
             await asyncio.to_thread(intake.finish, caller)
         except ShareAltered as error:  # the sum may still be coming, and this answer be lost
-            server.altered[key] = error
+            server.altered[at.key] = error
             raise
         name = new_output_name(server, current)
         await asyncio.to_thread(draft.keep, name)
-    keep_first_output(server, record, current, name, intake.half_digest())
+    keep_first_output(server, at.study, current, name, intake.half_digest())
     return done()
 
 
 @router.get(paths.PEER_MASKED_SUM)
-async def get_masked_sum(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
+async def get_masked_sum(server: ThisServer, b: SideB, at: AtAttempt) -> Response:
     """Even rounds: give this side's masked sum."""
-    record, key = _key(server, study, round, attempt)
-    current = _with_release_set(b.round(key), Side.B)
+    current = _with_release_set(b.round(at.key), Side.B)
     if current.state not in _SUMMED:
         await asyncio.to_thread(server.shares.require_unaltered, current)
     current = with_mask_seed(server, current)
     if current.state not in _SUMMED:
-        keep_mask(server, record, current)
-    parameters = parameters_of(record, current)
+        keep_mask(server, at.study, current)
+    parameters = parameters_of(at.study, current)
     return sealed_answer(sealed_masked_sum(server, current, parameters))
 
 
 @router.put(paths.PEER_GO, status_code=204, openapi_extra=body_of("HandOver"))
-async def put_go(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def put_go(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Side A has stored the requester's go: serve."""
     handed = HandOver.parse(await read_small(request, caller))
-    record, key = _key(server, study, round, attempt)
-    with server.store.alone(key.study):
-        serve(server, record, key, handed)
+    with server.store.alone(at.key.study):
+        serve(server, at.study, at.key, handed)
     return done()
 
 
 @router.get(paths.PEER_GO)
-async def get_go(study: str, round: Round, attempt: Attempt, server: ThisServer, b: SideB) -> Response:
+async def get_go(b: SideB, at: AtAttempt) -> Response:
     """Give the requester's go, if this side has it."""
-    _, key = _key(server, study, round, attempt)
-    return message_answer(kept_go(b.round(key)))
+    return message_answer(kept_go(b.round(at.key)))
 
 
 @router.post(paths.PEER_OUTCOME, openapi_extra=body_of("Signed[RoundOutcome], signed by side A"))
-async def outcome(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, b: SideB, caller: ThePeer
-) -> Response:
+async def outcome(request: Request, server: ThisServer, b: SideB, caller: ThePeer, at: AtAttempt) -> Response:
     """Countersign that a round is skipped or an attempt burnt."""
     signed = Signed[RoundOutcome].parse(await read_small(request, caller))
-    _, key = _key(server, study, round, attempt)
-    with server.store.alone(key.study):
-        return message_answer(countersign_outcome(server, key, signed))
+    with server.store.alone(at.key.study):
+        return message_answer(countersign_outcome(server, at.key, signed))
 
 
 def _released_set(record: RoundRecord) -> Signed[ReleaseSet]:

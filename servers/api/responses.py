@@ -15,12 +15,12 @@ from protocol.channel.sealing import SealedMessage
 from protocol.channel.signing import DigestField, digest_value
 from protocol.errors import ErrorCode
 from protocol.messages.control import Message
+from servers.event_loop import SHORT_BYTES
 from servers.problems import MEDIA_TYPE, problem_body, status_of
 from servers.server import Server
 
 OCTETS: Final = "application/octet-stream"
 _DESCRIPTION: Final = "Refused: problem+json (RFC 9457) with a stable code and a detail"
-_SHORT_BYTES: Final = 2**16
 PROBLEM: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": {"description": _DESCRIPTION, "content": {MEDIA_TYPE: {}}},
     "5XX": {"description": "Not now: problem+json; try again", "content": {MEDIA_TYPE: {}}},
@@ -48,7 +48,7 @@ def sealed_answer(message: SealedMessage, at_hand: Callable[[], bool] = lambda: 
     ``at_hand`` says whether the next piece waits for nothing but being sealed, which takes less than a thread to wake.
     """
     headers = {DigestField.SEALED_HEAD.value: digest_value(DigestField.SEALED_HEAD, head_digest(message.head))}
-    if message.length is not None and message.length <= _SHORT_BYTES:
+    if message.length is not None and message.length <= SHORT_BYTES:
         return Response(message.whole(), media_type=OCTETS, headers=headers)
     if message.length is not None:
         headers["content-length"] = str(message.length)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request, Response
@@ -25,14 +24,13 @@ from protocol.messages.paths import (
     TAG_SEED,
     TAGS_FAILED,
 )
-from protocol.rounds.states import RoundKey
-from servers.api.authentication import AnySite, Attempt, Round, TheRequester, ThisServer
+from servers.api.authentication import AnySite, AtAttempt, Round, TheRequester, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.failpoints import Point
 from servers.rounds import contributions, release, sketches, uploads
 from servers.rounds.intake import read_small
 from servers.server import Server
-from servers.store.records import AnswerKind, StudyRecord
+from servers.store.records import AnswerKind
 from servers.store.upload_parts import Upload
 from servers.studies import going_study, study_named
 
@@ -47,13 +45,9 @@ async def announce(study: str, round: Round, request: Request, server: ThisServe
 
 
 @router.put(CONTRIBUTION, openapi_extra=body_of("a sealed share", sealed=True))
-async def contribute(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: AnySite
-) -> Response:
+async def contribute(request: Request, server: ThisServer, caller: AnySite, at: AtAttempt) -> Response:
     """Store one share; the answer is a signed receipt."""
-    record = going_study(server, study)
-    key = RoundKey(record.digest, round, attempt)
-    answer = message_answer(await contributions.contribute(server, caller, record, key, request))
+    answer = message_answer(await contributions.contribute(server, caller, at.study, at.key, request))
     answer.background = BackgroundTasks()
     answer.background.add_task(_receipt_sent, server)
     return answer
@@ -65,67 +59,53 @@ async def _receipt_sent(server: Server) -> None:
 
 
 @router.post(QUERIES, status_code=204, openapi_extra=body_of("sealed query shares", sealed=True))
-async def queries(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
-) -> Response:
+async def queries(request: Request, server: ThisServer, caller: TheRequester, at: AtAttempt) -> Response:
     """Store the requester's query shares of an attempt."""
-    record = going_study(server, study)
-    current = contributions.round_of(server, record, round, attempt)
-    await sketches.store_queries(server, caller, record, current, request)
+    current = contributions.round_of(server, at.study, at.key)
+    await sketches.store_queries(server, caller, at.study, current, request)
     return done()
 
 
 @router.get(OPENING)
-async def opening(study: str, round: Round, attempt: Attempt, server: ThisServer, caller: TheRequester) -> Response:
+async def opening(server: ThisServer, caller: TheRequester, at: AtAttempt) -> Response:
     """This side's shares of range checks and distances, sealed to the requester; the same bytes every time."""
-    key = RoundKey(going_study(server, study).digest, round, attempt)
-    answer = server.store.answer(key, AnswerKind.OPENING)
+    answer = server.store.answer(at.key, AnswerKind.OPENING)
     if answer is None:
         raise UnknownResource("this attempt has no opening here (yet); wait until the view says 'measured'")
     return octets_answer(answer.body)
 
 
 @router.put(RELEASE_SET, status_code=204, openapi_extra=body_of("Signed[ReleaseSet], signed by the requester"))
-async def release_set(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
-) -> Response:
+async def release_set(request: Request, server: ThisServer, caller: TheRequester, at: AtAttempt) -> Response:
     """Say whose sum is released."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
-    record = going_study(server, study)
-    with server.store.alone(record.digest):
-        release.accept_release_set(server, contributions.round_of(server, record, round, attempt), signed)
+    with server.store.alone(at.key.study):
+        release.accept_release_set(server, contributions.round_of(server, at.study, at.key), signed)
     return done()
 
 
 @router.put(TAG_SEED, openapi_extra=body_of("TagSeed"))
-async def tag_seed(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
-) -> Response:
+async def tag_seed(request: Request, server: ThisServer, caller: TheRequester, at: AtAttempt) -> Response:
     """Show the seed of a round's tags; the answer is this side's check of its half."""
     message = TagSeed.parse(await read_small(request, caller))
-    current = contributions.round_of(server, going_study(server, study), round, attempt)
+    current = contributions.round_of(server, at.study, at.key)
     return message_answer(await release.check_half(server, current, message))
 
 
 @router.put(GO, status_code=204, openapi_extra=body_of("Signed[Go], signed by the requester"))
-async def go(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
-) -> Response:
+async def go(request: Request, server: ThisServer, caller: TheRequester, at: AtAttempt) -> Response:
     """Say that both sides' checks add up to zero: the sum may be served."""
     signed = Signed[Go].parse(await read_small(request, caller))
-    record = going_study(server, study)
-    with server.store.alone(record.digest):
-        release.take_go(server, contributions.round_of(server, record, round, attempt), signed)
+    with server.store.alone(at.key.study):
+        release.take_go(server, contributions.round_of(server, at.study, at.key), signed)
     return done()
 
 
 @router.post(TAGS_FAILED, openapi_extra=body_of("Signed[TagsFailed], signed by the requester"))
-async def tags_failed(
-    study: str, round: Round, attempt: Attempt, request: Request, server: ThisServer, caller: TheRequester
-) -> Response:
+async def tags_failed(request: Request, server: ThisServer, caller: TheRequester, at: AtAttempt) -> Response:
     """Say that they do not; the answer is this side's shares of single sites' errors."""
     signed = Signed[TagsFailed].parse(await read_small(request, caller))
-    current = contributions.round_of(server, going_study(server, study), round, attempt)
+    current = contributions.round_of(server, at.study, at.key)
     return message_answer(await release.share_errors(server, current, signed))
 
 
@@ -161,43 +141,31 @@ async def contributed(
 
 
 uploads_router = APIRouter(tags=["contributions"], responses=PROBLEM)
-Digest = Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")]
 Length = Annotated[int, Query(ge=1, le=2**40)]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
 
 
-@dataclass(frozen=True)
-class Named:
-    """The upload that a request is about, of a study that is here."""
-
-    record: StudyRecord
-    upload: Upload
+async def named_upload(caller: AnySite, at: AtAttempt, digest: Hexadecimal, length: Length) -> Upload:
+    """Read the upload's name from path and query."""
+    return Upload(at.key, caller.name, digest, length)
 
 
-async def named_upload(
-    study: str, round: Round, attempt: Attempt, digest: Digest, length: Length, server: ThisServer, caller: AnySite
-) -> Named:
-    """Read the upload's name from path and query. Raises: UnknownStudy, RolledBack"""
-    record = going_study(server, study)
-    return Named(record, Upload(RoundKey(record.digest, round, attempt), caller.name, digest, length))
-
-
-ThisUpload = Annotated[Named, Depends(named_upload)]
+ThisUpload = Annotated[Upload, Depends(named_upload)]
 
 
 @uploads_router.get(CONTRIBUTION_HELD)
-async def held(named: ThisUpload, server: ThisServer) -> Response:
+async def held(upload: ThisUpload, at: AtAttempt, server: ThisServer) -> Response:
     """Return how many bytes of the message with this digest are here."""
-    return message_answer(await uploads.held(server, named.record, named.upload))
+    return message_answer(await uploads.held(server, at.study, upload))
 
 
 @uploads_router.put(CONTRIBUTION_PART, openapi_extra=body_of("bytes of a sealed share", sealed=True))
-async def part(named: ThisUpload, offset: Offset, request: Request, server: ThisServer) -> Response:
+async def part(upload: ThisUpload, at: AtAttempt, offset: Offset, request: Request, server: ThisServer) -> Response:
     """Keep the next part; the answer says how many bytes are here now."""
-    return message_answer(await uploads.take_part(server, named.record, named.upload, offset, request))
+    return message_answer(await uploads.take_part(server, at.study, upload, offset, request))
 
 
 @uploads_router.post(CONTRIBUTION_WHOLE)
-async def whole(named: ThisUpload, server: ThisServer, caller: AnySite) -> Response:
+async def whole(upload: ThisUpload, at: AtAttempt, server: ThisServer, caller: AnySite) -> Response:
     """All parts are here: store them as one share; the answer is a signed receipt."""
-    return message_answer(await uploads.complete(server, caller, named.record, named.upload))
+    return message_answer(await uploads.complete(server, caller, at.study, upload))

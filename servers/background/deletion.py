@@ -36,7 +36,6 @@ from servers.store.records import Holdings, StudyRecord
 from servers.store.sql import SqlStore
 
 FOLDER: Final = "deletions"
-_BLOCK_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True)
@@ -162,15 +161,9 @@ def _described(holder: Holder, names: tuple[str, ...]) -> Iterator[DeletedFile]:
         path = holder.files.path(name)
         if path.exists():
             relative = str(path.relative_to(holder.data_dir))
-            yield DeletedFile(path=relative, size_bytes=path.stat().st_size, sha256=_sha256(path))
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            found.update(block)
-    return found.hexdigest()
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            yield DeletedFile(path=relative, size_bytes=path.stat().st_size, sha256=digest)
 
 
 _log = log.logger("retention")

@@ -12,21 +12,17 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from host import log
 from host.files import write_durably
-from protocol.messages.control import RoundState
 from servers.server import Server
 from servers.settings import Role
 
 _ASKED: Final = "drain.json"
 _DONE: Final = "drained.json"
-_OVER: Final = frozenset(
-    {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED, RoundState.BURNT}
-)
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ class Drained:
     parked: tuple[str, ...]
 
 
+T = TypeVar("T")
 _DRAIN: Final = TypeAdapter(Drain)
 _DRAINED: Final = TypeAdapter(Drained)
 
@@ -56,10 +53,7 @@ def ask(data_dir: Path, drain: Drain) -> None:
 
 def asked(data_dir: Path) -> Drain | None:
     """Return the request for a drain; None without one, or where it cannot be read."""
-    try:
-        return _DRAIN.validate_json((data_dir / _ASKED).read_bytes())
-    except (OSError, ValidationError):
-        return None
+    return _read(data_dir / _ASKED, _DRAIN)
 
 
 def say_drained(data_dir: Path, drained: Drained) -> None:
@@ -68,8 +62,12 @@ def say_drained(data_dir: Path, drained: Drained) -> None:
 
 def drained(data_dir: Path) -> Drained | None:
     """Return the result that the server left; None while it still drains."""
+    return _read(data_dir / _DONE, _DRAINED)
+
+
+def _read(path: Path, kind: TypeAdapter[T]) -> T | None:
     try:
-        return _DRAINED.validate_json((data_dir / _DONE).read_bytes())
+        return kind.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -85,7 +83,7 @@ def under_way(server: Server) -> tuple[str, ...]:
     found = []
     for study in server.store.studies():
         current = None if study.state.ended else server.store.current_round(study.digest)
-        if current is not None and current.state not in _OVER:
+        if current is not None and not current.over:
             found.append(study.name)
     return tuple(found)
 

@@ -16,10 +16,10 @@ from host.audit_log import Action
 from host.files import read_secret
 from host.folder_lock import one_at_a_time
 from protocol.errors import MoietyError, RosterRefused
-from protocol.messages.control import Roster, RoundState
+from protocol.messages.control import Roster
 from protocol.roster.chain import RosterChain, require_extension, require_same_servers
 from protocol.roster.keyfile import PartyKeys, parse_party_keys
-from protocol.rounds.states import STUDY_TRANSITIONS, StudyEvent, study_step
+from protocol.rounds.states import FINAL_STATES, STUDY_TRANSITIONS, StudyEvent, study_step
 from protocol.sharing import Side
 from servers.background.deletion import keep_to_retention
 from servers.correlations import CorrelationPool, OtSessions, Transfer
@@ -35,7 +35,6 @@ from servers.settings import Role
 from servers.store.records import A_NEW_STUDY, StudyRecord
 
 _LOOKED_AT_EVERY_S: Final = 60.0
-_OVER: Final = (RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED)
 _studies_log = log.logger("studies")
 
 
@@ -77,7 +76,7 @@ def _is_silent(server: Server, study: StudyRecord) -> bool:
     if newest is None:
         since_s: float | None = server.recent.requester_at_s
     else:
-        since_s = newest.state_since_s if newest.state in _OVER else None
+        since_s = newest.state_since_s if newest.state in FINAL_STATES else None
     return since_s is not None and server.clock() - since_s > server.settings.limits.requester_silent_s
 
 

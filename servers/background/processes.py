@@ -22,6 +22,7 @@ from host import log
 from host.audit_log import Action
 from protocol.errors import MoietyError
 from servers.background.duties import Duties
+from servers.event_loop import keep_doing
 from servers.server import Server
 from servers.store.processes import EVERYTHING, News
 
@@ -52,12 +53,7 @@ class Hearing:
         thread = threading.Thread(target=self._listen, args=(from_thread,), name="news", daemon=True)
         thread.start()
         try:
-            while True:
-                await asyncio.sleep(_NEWS_LOOKED_AT_EVERY_S)
-                try:
-                    self.look()
-                except Exception:
-                    _news_log.exception("news_not_looked_for")
+            await keep_doing(self.look, _NEWS_LOOKED_AT_EVERY_S, _news_log, "news_not_looked_for")
         finally:
             self._over.set()
             await asyncio.to_thread(thread.join)
@@ -120,15 +116,6 @@ class Strays:
         self._seen: dict[str, float] = {}
         self._seen_in_storage: set[str] = set()
 
-    async def keep_away(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            try:
-                self.look()
-            except Exception:
-                _files_log.exception("not_swept")
-            await asyncio.sleep(_FILES_LOOKED_AT_EVERY_S)
-
     def look(self) -> int:
         """-> how many were deleted"""
         files, named = self._server.files, self._server.store.files()
@@ -170,7 +157,8 @@ async def _drive(server: Server, duties: Duties, boot: int, until_s: float) -> N
     """Until the lease is lost, which was taken up to ``until_s`` of the loop's time. However it ends, nobody takes this
     process for the one that drives any more.
     """
-    strays = asyncio.create_task(Strays(server).keep_away())
+    swept = keep_doing(Strays(server).look, _FILES_LOOKED_AT_EVERY_S, _files_log, "not_swept")
+    strays = asyncio.create_task(swept)
     try:
         server.drive(boot)
         server.audit.add(Action.STARTED, f"side {server.side.value}, start {boot}, drives")

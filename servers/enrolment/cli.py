@@ -249,9 +249,9 @@ def _lifetime_s(ttl: str) -> float:
 
 def _require_contributor(settings: ServerSettings, name: str) -> None:
     """Raises: ConfigurationError, for who is no site of the newest roster, and for the requester"""
-    from servers.enrolment.register import chain_in_place
+    from servers.identity.roster import newest_chain
 
-    chain = chain_in_place(settings)
+    chain = newest_chain(settings)
     names = () if chain is None else tuple(party.name for party in chain.head.contributors)
     if name not in names:
         listed = ", ".join(names) or "nobody yet"

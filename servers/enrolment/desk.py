@@ -36,7 +36,8 @@ from protocol.roster.enrolment import (
 )
 from protocol.roster.keyfile import dump_roster
 from servers.enrolment.pairing import own_card, paired
-from servers.enrolment.register import Register, chain_in_place, end_renewals, first_in_place, put_in_place
+from servers.enrolment.register import Register, end_renewals, first_in_place, put_in_place
+from servers.identity.roster import newest_chain
 from servers.settings import ServerSettings
 
 _MOST_DETAIL_CHARACTERS: Final = 4000
@@ -124,7 +125,7 @@ class Desk:
 
         Raises: BadSignature, UnknownParty, StorageFull
         """
-        chain = chain_in_place(self._settings)
+        chain = newest_chain(self._settings)
         if chain is None or known.claim == claim or chain.head.party(known.party.name) == known.party:
             return known
         require_claim(Given(known.party, claim), chain.first_digest)
@@ -132,7 +133,7 @@ class Desk:
 
     def _registered(self, registration: Registration) -> Registrant:
         party = registration.party
-        chain = chain_in_place(self._settings)
+        chain = newest_chain(self._settings)
         others = [one.party for one in (self.card, paired(self._settings)) if one is not None]
         others += [] if chain is None else [other for roster in chain.rosters for other in roster.parties]
         renewing = chain is not None and self.register.invites_renewal(registration.secret)
@@ -146,7 +147,7 @@ class Desk:
 
     def _standing(self, known: Registrant, link: int = 0) -> Standing:
         shown = known.requester and known.admitted and link == 0
-        chain = chain_in_place(self._settings) if known.admitted else None
+        chain = newest_chain(self._settings) if known.admitted else None
         return Standing(
             admitted=known.admitted,
             waits_for=self._waits_for_site(known),
@@ -162,7 +163,7 @@ class Desk:
         operator, name = self.card.party.name, known.party.name
         if not known.admitted:
             return (f"{operator} to admit {name}: read the fingerprint to its people over the phone",)
-        chain = chain_in_place(self._settings)
+        chain = newest_chain(self._settings)
         if chain is None:
             return tuple(f"{operator}: {what}" for what in self.waits_for())
         held = chain.head.party(name)
@@ -180,7 +181,7 @@ class Desk:
 
         Raises: NotListed, WrongRound, RosterRefused, ConfigurationError, BadSignature, StorageFull
         """
-        chain = chain_in_place(self._settings)
+        chain = newest_chain(self._settings)
         if chain is None:
             raise WrongRound("the federation is not founded yet: the requester runs 'moiety site found'")
         if not known.admitted or known.party.name != chain.head.requester:

@@ -7,7 +7,6 @@ import ipaddress
 import json
 import os
 import secrets
-import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,7 @@ from pydantic import ValidationError
 
 from host.compose import HARDENED, LOGGED
 from host.files import read_secret
-from host.network import require_apart
+from host.network import require_apart, why_not_free
 from host.output_files import rewrite, unwritable, write_new
 from host.settings import read_text
 from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
@@ -205,7 +204,13 @@ def make_folder(new: NewServer, out: Path) -> OperatorCard:
         now = datetime.now(UTC)
         ca = new_ca(new.operator, new.host, now)
         card = _card(new, keys, ca.certificate)
-        files = _tls(out, ca, issue(ca, new.host, now))
+        made = issue(ca, new.host, now)
+        files = [
+            (out / CA, ca.certificate, _PUBLIC),
+            (out / CA_KEY, ca.key, _SECRET),
+            (out / CHAIN, made.certificate, _PUBLIC),
+            (out / TLS_KEY, made.key, _SECRET),
+        ]
     files += [
         (out / KEYS, dump_party_keys(keys), _SECRET),
         (out / new.card, dump_card(card), _PUBLIC),
@@ -226,19 +231,11 @@ def _card(new: NewServer, keys: PartyKeys, ca: str | None) -> OperatorCard:
         ) from None
 
 
-def _tls(out: Path, ca: Certified, made: Certified) -> list[tuple[Path, str, int]]:
-    return [
-        (out / CA, ca.certificate, _PUBLIC),
-        (out / CA_KEY, ca.key, _SECRET),
-        (out / CHAIN, made.certificate, _PUBLIC),
-        (out / TLS_KEY, made.key, _SECRET),
-    ]
-
-
 def write_folder(out: Path, files: list[tuple[Path, str, int]]) -> None:
     """All of them in a folder that was empty or not there. Raises: ConfigurationError, StorageFull"""
     there = out.exists()
-    _require_empty(out)
+    if out.is_dir() and any(out.iterdir()):
+        raise ConfigurationError(f"option --out: {out} holds files already; nothing was changed: name another folder")
     try:
         out.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_new(*files)
@@ -251,23 +248,15 @@ def write_folder(out: Path, files: list[tuple[Path, str, int]]) -> None:
         raise
 
 
-def _require_empty(out: Path) -> None:
-    if out.is_dir() and any(out.iterdir()):
-        raise ConfigurationError(f"option --out: {out} holds files already; nothing was changed: name another folder")
-
-
 def require_free(port: int) -> None:
     """Raises: ConfigurationError, when somebody listens on this port of this machine already"""
-    with socket.socket(socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104  # what the server will do
-        except OSError as error:
-            why = "somebody listens there already" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-            raise ConfigurationError(
-                f"option --port: {port} cannot be listened on: {why}; stop who uses it (ss -ltnp), or name another "
-                "port (sites call the one in --url)"
-            ) from None
+    error = why_not_free("0.0.0.0", port)  # noqa: S104  # what the server will do
+    if error is not None:
+        why = "somebody listens there already" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+        raise ConfigurationError(
+            f"option --port: {port} cannot be listened on: {why}; stop who uses it (ss -ltnp), or name another "
+            "port (sites call the one in --url)"
+        )
 
 
 def renew(folder: Path, url: str) -> datetime:
@@ -311,7 +300,7 @@ def new_ca(operator: str, host: str, now: datetime) -> Certified:
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     builder = builder.add_extension(
         x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-    ).add_extension(x509.NameConstraints([_constraint(host)], None), critical=True)
+    ).add_extension(x509.NameConstraints([_host_name(host, as_constraint=True)], None), critical=True)
     return Certified(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode(), _pem(key))
 
 
@@ -327,7 +316,7 @@ def issue(ca: Certified, host: str, now: datetime) -> Certified:
     key = ec.generate_private_key(ec.SECP256R1())
     until = min(now + timedelta(days=CERTIFICATE_DAYS), issuer.not_valid_after_utc)
     builder = _builder(_name(host), issuer.subject, key.public_key(), now, until)
-    builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(host)]), critical=False)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_host_name(host)]), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -363,16 +352,10 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
 
-def _alternative(host: str) -> x509.GeneralName:
+def _host_name(host: str, *, as_constraint: bool = False) -> x509.GeneralName:
+    """A constraint names an address as a network of one."""
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _constraint(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_network(host))
+        return x509.IPAddress(ipaddress.ip_network(host) if as_constraint else ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 

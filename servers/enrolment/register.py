@@ -26,7 +26,6 @@ from protocol.errors import (
     UnknownParty,
 )
 from protocol.messages.control import Party, PartyName, Role, Roster, Signature, Signed, require_roster
-from protocol.roster.chain import RosterChain
 from protocol.roster.enrolment import (
     MOST_SITES,
     Invitation,
@@ -315,14 +314,9 @@ def _require_newcomer(kept: _Kept, party: Party, *, renews: bool) -> None:
         raise ConflictingMessage(f"{MOST_SITES} sites have registered here, more than a server takes")
 
 
-def chain_in_place(settings: ServerSettings) -> RosterChain | None:
-    """The chain that this server has; None before the federation is founded. Raises: ConfigurationError"""
-    return newest_chain(settings)
-
-
 def first_in_place(settings: ServerSettings) -> Signed[Roster] | None:
     """The first roster that this server has, complete. Raises: ConfigurationError, BadSignature"""
-    chain = chain_in_place(settings)
+    chain = newest_chain(settings)
     if chain is None:
         return None
     require_roster(chain.first)
@@ -331,7 +325,7 @@ def first_in_place(settings: ServerSettings) -> Signed[Roster] | None:
 
 def names_in_place(settings: ServerSettings) -> tuple[str, ...]:
     """Everybody who is or was in the roster here. Raises: ConfigurationError"""
-    chain = chain_in_place(settings)
+    chain = newest_chain(settings)
     return () if chain is None else tuple(chain.founding_keys)
 
 
@@ -352,6 +346,6 @@ def end_renewals(settings: ServerSettings, register: Register) -> None:
     """
     if not register.renewals:
         return
-    chain = chain_in_place(settings)
+    chain = newest_chain(settings)
     if chain is not None:
         register.in_force(chain.head.sites)

@@ -38,7 +38,11 @@ def chain_at_start(settings: ServerSettings) -> tuple[RosterChain, RosterChain |
     accepted = read_chain(kept)
     if accepted.is_extension_of(found):
         if found.number < accepted.number:
-            _log.error("old_roster", detail=_old(settings.roster, found, accepted))
+            said = (
+                f"{settings.roster} ends with change {found.number}; this server has accepted change "
+                f"{accepted.number}, which stays in force: put the newest roster file in place"
+            )
+            _log.error("old_roster", detail=said)
         return accepted, accepted
     if found.first_digest != accepted.first_digest:
         return found, accepted  # whose folder it is says more: ``require_continued`` refuses it afterwards
@@ -87,13 +91,6 @@ def is_kept(settings: ServerSettings, chain: RosterChain) -> bool:
 def keep_chain(settings: ServerSettings, chain: RosterChain) -> None:
     """Durably, before anything follows from it."""
     write_durably(settings.data_dir / ACCEPTED, dump_chain(chain).encode())
-
-
-def _old(path: Path, found: RosterChain, accepted: RosterChain) -> str:
-    return (
-        f"{path} ends with change {found.number}; this server has accepted change {accepted.number}, which stays in "
-        "force: put the newest roster file in place"
-    )
 
 
 def _require_addresses(settings: ServerSettings, roster: Roster) -> None:

@@ -111,16 +111,16 @@ def roster_of(server: Server, record: RoundRecord) -> Roster:
     return server.chain.roster_under(record.announcement.message.roster_head)
 
 
-def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> RoundRecord:
+def round_of(server: Server, study: StudyRecord, key: RoundKey) -> RoundRecord:
     """The attempt that an address names, which must be the current one.
 
     Raises: WrongRound
     """
-    current = _last_round(server, study, number)
-    if (current.key.round, current.key.attempt) != (number, attempt):
+    current = _last_round(server, study, key.round)
+    if current.key != key:
         raise WrongRound(
             f"study {study.name!r} is at round {current.key.round}, attempt {current.key.attempt}; "
-            f"found round {number}, attempt {attempt}"
+            f"found round {key.round}, attempt {key.attempt}"
         )
     return current
 
@@ -157,7 +157,7 @@ def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awa
     """Return this side's part of a site's contribution, when the attempt takes it now. Raises: NotListed, WrongRound,
     MalformedMessage
     """
-    record = round_of(server, study, key.round, key.attempt)
+    record = round_of(server, study, key)
     _require_open(study, record)
     announcement = record.announcement.message
     if site not in expected_sites(server, announcement):
@@ -200,7 +200,7 @@ def commit_share(server: Server, study: StudyRecord, key: RoundKey, taken: Taken
                 server.files.delete([name])
             return same_receipt(server, study, known, digest)
         try:
-            record = round_of(server, study, key.round, key.attempt)
+            record = round_of(server, study, key)
             _require_open(server.store.study(study.digest), record)
         except WrongRound:
             server.files.delete([name])

@@ -54,7 +54,7 @@ _BOTH: Final = 2
 def at_a(server: Server, record: RoundRecord) -> AtA:
     """Raises: IncompleteRecord"""
     attempt = record.begun
-    if record.outcome is not None or attempt.final or record.state is RoundState.BURNT:
+    if record.outcome is not None or record.over:
         return _ended(record, attempt)
     if record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
         return _collecting(server, record, attempt)

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from host.network import is_loopback
 from protocol.errors import ConfigurationError, ErrorCode, MoietyError, ProtocolViolation, ShareAltered, Unavailable
-from servers.scale.passes import OWNER, Here, Shards, Workers
-from servers.scale.ranges import Done, Task, WrappingKey, carry_out, read_wrapping_key
+from servers.scale.passes import OWNER, Here, Shards
+from servers.scale.ranges import Done, Task, carry_out, read_wrapping_key
 from servers.settings import Engine, Role, ServerSettings
 from servers.store.object_storage import Storage, open_storage
 
@@ -97,21 +97,15 @@ def _carry_out_there(task: Task, places: Places) -> Done | _Refused:
     if code_digest() != places.code:
         return _Refused("other_code", f"machine {socket.gethostname()} of the cluster has another version: install one")
     try:
-        return carry_out(task, _storage_there(places.storage), _wrapping_there(places.wrapping_key))
+        return carry_out(task, _storage_there(places.storage), _wrapping_there(Path(places.wrapping_key)))
     except MoietyError as refused:
         return _Refused(refused.code, f"machine {socket.gethostname()}: {refused.detail}")
     except Exception as error:
         return _Refused("internal", f"machine {socket.gethostname()}: a range failed ({type(error).__name__})")
 
 
-@cache
-def _storage_there(url: str) -> Storage:
-    return open_storage(url)
-
-
-@cache
-def _wrapping_there(path: str) -> WrappingKey:
-    return read_wrapping_key(Path(path))
+_storage_there: Final = cache(open_storage)
+_wrapping_there: Final = cache(read_wrapping_key)
 
 
 @cache
@@ -179,22 +173,15 @@ def open_shards(settings: ServerSettings, owner: str) -> Shards | None:
     url = cluster.storage or str((settings.data_dir / "ranges").absolute())
     storage = open_storage(url)
     _require_own(storage, owner)
+    only_writes = settings.role is Role.UPLOAD  # a process that takes uploads alone needs no cluster
     return Shards(
-        _workers(settings, url, storage, wrapping),
+        Here(storage, wrapping) if only_writes else OnRay(cluster.address, cluster.cpus, url, cluster.wrapping_key),
         storage,
         wrapping,
         settings.data_dir / "sums",
         range_elements=cluster.range_parameters,
         shares_a_task=_SHARES_A_TASK,
     )
-
-
-def _workers(settings: ServerSettings, url: str, storage: Storage, wrapping: WrappingKey) -> Workers:
-    """A process that takes uploads alone only writes to the storage: it needs no cluster."""
-    cluster = settings.ray
-    if settings.role is Role.UPLOAD or cluster.wrapping_key is None:
-        return Here(storage, wrapping)
-    return OnRay(cluster.address, cluster.cpus, url, cluster.wrapping_key)
 
 
 def _require_own(storage: Storage, owner: str) -> None:

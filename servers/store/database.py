@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import (
     Connection,
     Engine,
+    Executable,
     Row,
     Table,
     bindparam,
@@ -302,7 +303,7 @@ class Database:
                 self._rows.forget()
 
     def _wake(self) -> None:
-        """Whoever waits for what was stored; what was read before is read again."""
+        """Wake waiters and invalidate cached reads."""
         if self._touched or self._letters:
             self._rows.forget()
         for study in self._touched:
@@ -338,6 +339,16 @@ class Database:
             found = self._not_fewer(connection.execute(_CHANGES).scalar_one(), self._most_changes)
         self._most_changes = found
         return found
+
+    def _rows_of(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+        """A look in a transaction of its own."""
+        with self._begin() as connection:
+            return connection.execute(statement, values).all()
+
+    def _scalar(self, statement: Executable) -> Any:  # noqa: ANN401  # of whatever type the column is
+        """The first column of the first row; None, where there is none."""
+        with self._begin() as connection:
+            return connection.execute(statement).scalar()
 
     def _first(self, statement: Prepared, values: Mapping[str, Any]) -> Row[Any] | None:
         found = self._all(statement, values)

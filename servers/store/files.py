@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
@@ -197,23 +197,22 @@ class Draft:
 
     def keep(self, name: str) -> None:
         """fsync, rename, fsync the folder. Raises: StorageFull"""
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+        with self._synced():
             self.path.rename(self._folder / name)
             sync_folder(self._folder)
-        except OSError as error:
-            self.discard()
-            raise _explained(error) from error
 
     def keep_in(self, storage: Storage, name: str) -> None:
         """As :meth:`keep`, in a storage; fsynced here before it goes there. Raises: StorageFull, Unavailable"""
+        with self._synced():
+            storage.take_in(self.path, name)
+
+    @contextmanager
+    def _synced(self) -> Iterator[None]:
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            storage.take_in(self.path, name)
+            yield
         except OSError as error:
             self.discard()
             raise _explained(error) from error

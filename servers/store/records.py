@@ -33,7 +33,7 @@ from protocol.messages.control import (
     TagCheck,
     TagsFailed,
 )
-from protocol.rounds.states import Attempt, RoundKey
+from protocol.rounds.states import FINAL_STATES, Attempt, RoundKey
 
 if TYPE_CHECKING:  # a worker of a cluster reads records' tags, and needs no database
     from sqlalchemy import Row
@@ -216,6 +216,11 @@ class RoundRecord:
     tags_failed: Signed[TagsFailed] | None = None
 
     @property
+    def over(self) -> bool:
+        """True once nothing of this attempt goes on."""
+        return self.state in FINAL_STATES or self.state is RoundState.BURNT
+
+    @property
     def begun(self) -> Attempt:
         return Attempt(self.key, self.state, self.announcement.message, self.closes_at_s)
 
@@ -266,6 +271,10 @@ class SeenRound:
     began_at_s: float | None
     state_since_s: float | None
     closes_at_s: float
+
+    @property
+    def over(self) -> bool:
+        return self.state in FINAL_STATES or self.state is RoundState.BURNT
 
     def key(self, study: str) -> RoundKey:
         return RoundKey(study, self.round, self.attempt)

@@ -120,9 +120,8 @@ class RequestRows(Database):
 
     def last_heard_of_s(self, party: str) -> float | None:
         """When its newest nonce came that is still there, to whichever process."""
-        newest = select(func.max(t.nonces.c.seen_at_s)).where(t.nonces.c.party == party)
-        with self._begin() as connection:
-            return connection.execute(newest).scalar()
+        at_s: float | None = self._scalar(select(func.max(t.nonces.c.seen_at_s)).where(t.nonces.c.party == party))
+        return at_s
 
     def add_refusal(self, refusal: Refusal) -> None:
         """Kept for a person to read: the first hundred of a party and study, so that nobody fills a disk with them."""
@@ -133,10 +132,7 @@ class RequestRows(Database):
                 connection.execute(insert(t.refusals).values(asdict(refusal)))
 
     def refusals(self, study: str) -> list[Refusal]:
-        with self._begin() as connection:
-            rows = connection.execute(
-                select(t.refusals).where(t.refusals.c.study == study).order_by(t.refusals.c.id)
-            ).all()
+        rows = self._rows_of(select(t.refusals).where(t.refusals.c.study == study).order_by(t.refusals.c.id))
         return [record_of(Refusal, row) for row in rows]
 
 
@@ -156,14 +152,12 @@ class HistoryRows(Database):
             connection.execute(update(t.history).values(began=None))
 
     def restored_at_s(self) -> int:
-        with self._begin() as connection:
-            return int(connection.execute(select(t.history.c.restored_at_s)).scalar_one())
+        return int(self._scalar(select(t.history.c.restored_at_s)))
 
     def history_of(self, party: str) -> Signed[History] | None:
         """The furthest that the other server has said of itself; of this server, one that it cannot follow."""
-        with self._begin() as connection:
-            row = connection.execute(select(t.histories.c.signed).where(t.histories.c.party == party)).scalar()
-        return None if row is None else Signed[History].parse(bytes(row))
+        signed = self._scalar(select(t.histories.c.signed).where(t.histories.c.party == party))
+        return None if signed is None else Signed[History].parse(bytes(signed))
 
     def keep_history(self, signed: Signed[History]) -> None:
         with self._begin() as connection:
@@ -246,11 +240,10 @@ class Alone(Database):
 
     @contextmanager
     def alone(self, study: str) -> Iterator[None]:
-        """While the block runs no other process of this server decides anything about the study: what is read in it is
-        so until it ends. Nothing is awaited inside, and what it commits is committed at once.
+        """Hold the study's lock: reads inside stay valid until it is released. Await nothing inside.
 
-        The lock belongs to the connection that the block writes on: whoever stood still in it and was cut off writes
-        nothing any more. A server that is one process needs none. Raises: Unavailable
+        The lock belongs to the connection of the block's writes: a process that stood still in it and was cut off
+        writes nothing more. A server of one process needs no lock. Raises: Unavailable
         """
         if self.beside is None:
             yield

@@ -48,14 +48,12 @@ class StudyRows(Database):
         return self._known(self._remembered(_WITH_DIGEST, {"digest": digest}, partial(record_of, StudyRecord)))
 
     def studies(self) -> list[StudyRecord]:
-        with self._begin() as connection:
-            rows = connection.execute(select(t.studies).order_by(t.studies.c.name)).all()
+        rows = self._rows_of(select(t.studies).order_by(t.studies.c.name))
         return [record_of(StudyRecord, row) for row in rows]
 
     def study_digests(self) -> list[tuple[str, str]]:
         """Name and digest of every study, by name."""
-        with self._begin() as connection:
-            rows = connection.execute(select(t.studies.c.name, t.studies.c.digest)).all()
+        rows = self._rows_of(select(t.studies.c.name, t.studies.c.digest))
         return sorted((str(name), str(digest)) for name, digest in rows)  # a database may order by its own alphabet
 
     def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
@@ -81,16 +79,15 @@ class StudyRows(Database):
 
     def created_at_s(self, study: str) -> float | None:
         """When this server got the study, since 1970; None where an earlier release stored it."""
-        with self._begin() as connection:
-            return connection.execute(select(t.studies.c.created_at_s).where(t.studies.c.digest == study)).scalar()
+        at_s: float | None = self._scalar(select(t.studies.c.created_at_s).where(t.studies.c.digest == study))
+        return at_s
 
     def ready_since(self, study: str) -> dict[str, float | None]:
         """When each of them said so first; None where an earlier release stored it."""
-        with self._begin() as connection:
-            rows = connection.execute(
-                select(t.ready_sites.c.site, t.ready_sites.c.since_s).where(t.ready_sites.c.study == study)
-            ).all()
-        return {str(site): since_s for site, since_s in rows}
+        of = t.ready_sites.c
+        return {
+            str(site): since_s for site, since_s in self._rows_of(select(of.site, of.since_s).where(of.study == study))
+        }
 
     def _study(self, connection: Connection, digest: str) -> StudyRecord:
         row = _WITH_DIGEST.first(self._dialect, connection.connection, {"digest": digest})
@@ -168,18 +165,11 @@ class RoundRows(Database):
             self._mark_used(connection, used)
 
     def correlations_used(self, key: RoundKey) -> int:
-        with self._begin() as connection:
-            count = connection.execute(
-                select(func.count()).select_from(t.correlations).where(*at(t.correlations, key))
-            ).scalar_one()
-        return int(count)
+        return int(self._scalar(select(func.count()).select_from(t.correlations).where(*at(t.correlations, key))))
 
     def answer(self, key: RoundKey, kind: AnswerKind) -> Answer | None:
-        with self._begin() as connection:
-            row = connection.execute(
-                select(t.answers).where(*at(t.answers, key), t.answers.c.kind == kind.value)
-            ).one_or_none()
-        return None if row is None else record_of(Answer, row)
+        rows = self._rows_of(select(t.answers).where(*at(t.answers, key), t.answers.c.kind == kind.value))
+        return record_of(Answer, rows[0]) if rows else None
 
     def forget_outputs(self, study: str, *, before_round: int) -> list[str]:
         """Unlink the outputs of earlier rounds from their rows, masks go; -> files to delete."""
@@ -198,9 +188,7 @@ class RoundRows(Database):
         c = t.rounds.c
         columns = (c.round, c.attempt, c.state, c.began_at_s, c.state_since_s, c.closes_at_s)
         newest = select(*columns).where(c.study == study).order_by(c.round.desc(), c.attempt.desc()).limit(limit)
-        with self._begin() as connection:
-            rows = connection.execute(newest).all()
-        return [record_of(SeenRound, row) for row in rows]
+        return [record_of(SeenRound, row) for row in self._rows_of(newest)]
 
     def _insert(self, connection: Connection, record: RoundRecord) -> None:
         times = dict.fromkeys(("began_at_s", "state_since_s"), self._clock())
@@ -234,9 +222,7 @@ class ContributionRows(Database):
         return None if row is None else record_of(ContributionRecord, row)
 
     def contributions(self, key: RoundKey) -> list[ContributionRecord]:
-        with self._begin() as connection:
-            rows = connection.execute(_OF_ATTEMPT, key_values(key)).all()
-        return [record_of(ContributionRecord, row) for row in rows]
+        return [record_of(ContributionRecord, row) for row in self._rows_of(_OF_ATTEMPT, key_values(key))]
 
     def contributions_held(self, key: RoundKey) -> int:
         """Return the number of contributions, without reading them."""
@@ -246,8 +232,8 @@ class ContributionRows(Database):
     def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
         """Return the contributors, without reading their contributions."""
         c = t.contributions.c
-        with self._begin() as connection:
-            return tuple(connection.execute(select(c.site).where(*at(t.contributions, key)).order_by(c.site)).scalars())
+        rows = self._rows_of(select(c.site).where(*at(t.contributions, key)).order_by(c.site))
+        return tuple(row.site for row in rows)
 
     def last_contributed(self, study: str) -> dict[str, int]:
         """The last round of each site that ever contributed; looks through all that it did: for threads."""

@@ -27,9 +27,9 @@ SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 REQUESTER = SITES[0]
 
 
-def party_keys(name: str, role: Role = Role.SITE) -> PartyKeys:
-    """Keys that follow from the name alone."""
-    stream = hashlib.shake_256(f"test keys of {name}".encode()).digest(128)
+def party_keys(name: str, role: Role = Role.SITE, seed: str = "") -> PartyKeys:
+    """Keys that follow from the name and the seed alone."""
+    stream = hashlib.shake_256(f"test keys of {name}{seed}".encode()).digest(128)
     return PartyKeys(
         name=name, role=role, signing=generate_signing_key(stream[:32]), sealing=generate_sealing_key(stream[32:])
     )

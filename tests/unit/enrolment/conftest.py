@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.site import founding
-from client_agent.site.enrolment_folder import Joined
 from tests.unit.enrolment.enrolling import Operators, operators
 
 
@@ -23,8 +21,7 @@ def both(tmp_path: Path) -> Operators:
 
 
 @pytest.fixture
-def founded(both: Operators) -> tuple[Operators, Joined]:
-    """A founded federation, and its requester."""
-    requester, _ = both.ready_to_found()
-    founding.found(requester, both.send, (), both.clock)
-    return both, requester
+def founded(both: Operators) -> Operators:
+    """A founded federation of two operators, their requester and one site."""
+    both.found(both.ready_to_found()[0])
+    return both

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_agent.site import founding
-from client_agent.site.enrolment import Asking, join, look
+from client_agent.site.enrolment import Asking, Together, join, look
 from client_agent.site.enrolment_folder import Joined, Wanted
 from protocol.errors import MoietyError
+from protocol.messages.control import Party, Roster, Signature
 from protocol.messages.paths import CARD
 from protocol.roster.chain import RosterChain, parse_chain, require_chain
 from protocol.roster.enrolment import Invitation, dump_card, fingerprint_of
@@ -44,6 +46,7 @@ class Operators:
     desks: dict[Side, Desk]
     on_the_way: Callable[[str, bytes], bytes] = lambda _, body: body
     seen: list[tuple[str, bytes]] = field(default_factory=list)
+    requester: Joined = field(init=False)
 
     def send(self, url: str, path: str, body: bytes, most_bytes: int) -> tuple[int, bytes]:
         """As the network would, without one."""
@@ -71,21 +74,45 @@ class Operators:
         out = self.folder / (folder or pair_of[0].site)
         return join(pair_of, Wanted(samples, self.folder / "data"), out, self.send, self.clock)
 
+    def register_file(self, side: Side) -> Path:
+        return self.settings[side].data_dir / "enrolment.json"
+
+    def swap(self, side: Side, swapped: Party, claim: Signature | None = None) -> None:
+        """That operator puts a card of its own in the place of a site's."""
+        path = self.register_file(side)
+        kept = json.loads(path.read_text())
+        for one in kept["registrants"]:
+            if one["party"]["name"] == swapped.name:
+                one["party"] = swapped.model_dump(mode="json")
+                one["claim"] = claim and claim.model_dump(mode="json")
+        path.write_text(json.dumps(kept))
+
     def admit(self, site: Joined, *sides: Side) -> None:
         for side in sides or tuple(Side):
             self.desks[side].register.admit(site.party.name, fingerprint_of(site.party))
 
-    def admit_at(self, requester: Joined, site: Joined) -> None:
-        together = look(requester, self.send, self.clock)
-        founding.admit(requester, together, site.party.name, fingerprint_of(site.party))
+    def look(self, site: Joined) -> Together:
+        return look(site, self.send, self.clock)
 
-    def late(self, requester: Joined, name: str) -> Joined:
+    def admit_at(self, requester: Joined, site: Joined) -> None:
+        founding.admit(requester, self.look(requester), site.party.name, fingerprint_of(site.party))
+
+    def late(self, name: str) -> Joined:
         """A site that joined, was compared by all three, and gave its word for its keys."""
         site = self.join(name)
         self.admit(site)
-        self.admit_at(requester, site)
-        look(site, self.send, self.clock)
+        self.admit_at(self.requester, site)
+        self.look(site)
         return site
+
+    def found(self, requester: Joined, without: tuple[str, ...] = ()) -> Roster:
+        return founding.found(requester, self.send, without, self.clock).message
+
+    def add(self, *names: str) -> RosterChain:
+        return founding.add(self.requester, names, "they joined", self.send, self.clock)
+
+    def remove(self, *names: str) -> RosterChain:
+        return founding.remove(self.requester, names, "it leaves", self.send, self.clock)
 
     def asking(self, site: Joined, side: Side) -> Asking:
         return Asking(self.desks[side].card, site.keys, site.party, self.send, self.clock)
@@ -100,6 +127,7 @@ class Operators:
         for one in (requester, site):
             self.admit(one)
         self.admit_at(requester, site)
+        self.requester = requester
         return requester, site
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
-from client_agent.site.enrolment import look
 from moiety import main
 from protocol.roster.enrolment import fingerprint_of, invitation_line, read_invitation
 from protocol.sharing import Side
@@ -83,7 +82,7 @@ def test_who_registered_is_listed_and_admitted(
 def test_a_site_shows_its_fingerprint_and_those_of_its_operators(
     both: Operators, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_agent.site.enrolment.look", lambda joined, _way: look(joined, both.send, both.clock))
+    monkeypatch.setattr("client_agent.site.enrolment.look", lambda joined, _way: both.look(joined))
     site = both.join("clinic-1")
     own = ("--config", str(site.folder / "settings.toml"))
     printed = said(capsys, "site", "status", *own)
@@ -97,12 +96,6 @@ def test_a_folder_that_was_not_joined_is_named(both: Operators, capsys: pytest.C
     (both.folder / "empty").mkdir()
     config = str(both.folder / "empty" / "settings.toml")
     assert "empty was not made by 'moiety site join'" in refused(capsys, "site", "status", "--config", config)
-
-
-def test_invitations_that_are_none_are_refused(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("site", "join", "hello", "there", "--samples", "5", "--data", "data", "--out", str(both.folder / "x"))
-    assert "not an invitation: one is a line" in refused(capsys, *words)
-    assert not (both.folder / "x").exists()
 
 
 def test_an_invitation_in_a_file_is_one(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +133,7 @@ def test_commands_by_which_keys_are_renewed_and_sites_removed(
         why = refused(capsys, "server", "invite", name, "--renew", *at_a)
         assert "a removed site returns under another name; one that is not in the roster yet needs a plain" in why
         assert "changed between studies, by a file" in why
-    both.late(requester, "clinic-2")
+    both.late("clinic-2")
     founding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
     for side in Side:
         at = ("--config", str(both.folder / side.value / "settings.toml"))

@@ -7,14 +7,15 @@ import errno
 import os
 import socket
 import ssl
-import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
+import trustme
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 
@@ -30,8 +31,8 @@ from servers.api.enrolment import OpenDesk
 from servers.app import create_founding, create_founding_operations
 from servers.doctor import examine_server
 from servers.enrolment.desk import Desk
-from servers.enrolment.folder import issue, new_ca
-from tests.kit.web_proxy import TunnellingProxy
+from tests.kit.certificates import answering, shown
+from tests.kit.web_proxy import tunnelling_proxy
 from tests.unit.enrolment.cards import operator_card
 from tests.unit.enrolment.enrolling import Operators
 
@@ -158,53 +159,48 @@ def test_doctor_says_what_a_server_without_a_roster_waits_for(both: Operators) -
     assert "right before the federation is founded; waits for the requester to join" in found
 
 
-class TlsServer:
-    """Answers every request with the same bytes, under a certificate that nobody knows."""
+class Shown(BaseHTTPRequestHandler):
+    """Answers every request with the same bytes, and notes what it was."""
 
-    def __init__(self, folder: Path, answer: bytes) -> None:
-        now = datetime.now(UTC)
-        made = issue(new_ca("operator-a", "127.0.0.1", now), "127.0.0.1", now)
-        for name, text in (("chain.pem", made.certificate), ("key.pem", made.key)):
-            (folder / name).write_text(text)
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(folder / "chain.pem", folder / "key.pem")
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._answer = answer
-        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.asked = b""
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+    def do_GET(self) -> None:
+        self.asked.append(self.requestline)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        with suppress(OSError):  # who asked may have read enough
+            self.wfile.write(self.body)
 
-    def _serve(self) -> None:
-        accepted, _ = self._listener.accept()
-        with self._context.wrap_socket(accepted, server_side=True) as tls:
-            while b"\r\n\r\n" not in self.asked:
-                self.asked += tls.recv(4096)
-            with suppress(OSError):  # who asked may have read enough
-                tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self._answer), self._answer))
+    do_POST = do_GET
+    body = b""
+    asked: ClassVar[list[str]] = []
 
-    def close(self) -> None:
-        self._thread.join(10)
-        self._listener.close()
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
-def test_the_way_is_by_a_proxy_and_trusts_nobody(tmp_path: Path) -> None:
-    server, proxy = TlsServer(tmp_path, b"a card"), TunnellingProxy("user:word")
-    way = Way(WebProxy.parse(proxy.url, "user:word"))
-    assert way(server.url, CARD, b"", 100) == (200, b"a card")
-    assert proxy.asked == [f"CONNECT {server.url.removeprefix('https://')} HTTP/1.1"]
-    assert server.asked.startswith(b"GET /v1/card HTTP/1.1\r\n")
-    with pytest.raises(Unavailable, match=r"407.*nothing is lost: run the same command again"):
-        Way(WebProxy.parse(proxy.url))(server.url, CARD, b"", 100)
-    proxy.close()
-    server.close()
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Under a certificate that nobody knows."""
+    monkeypatch.setattr(Shown, "asked", [])
+    with answering(shown(tmp_path, trustme.CA()), Shown) as url:
+        yield url
 
 
-def test_no_more_of_an_answer_is_read_than_it_can_be(tmp_path: Path) -> None:
-    server = TlsServer(tmp_path, b"x" * 50_000)
-    assert len(Way()(server.url, ENROLMENT, b"asked", 100)[1]) == 101
-    assert server.asked.startswith(b"POST /v1/enrolment HTTP/1.1\r\n")
-    server.close()
+def test_the_way_is_by_a_proxy_and_trusts_nobody(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shown, "body", b"a card")
+    with tunnelling_proxy("user:word") as proxy:
+        way = Way(WebProxy.parse(proxy.url, "user:word"))
+        assert way(server, CARD, b"", 100) == (200, b"a card")
+        assert proxy.asked == [f"CONNECT {server.removeprefix('https://')} HTTP/1.1"]
+        assert Shown.asked == ["GET /v1/card HTTP/1.1"]
+        with pytest.raises(Unavailable, match=r"407.*nothing is lost: run the same command again"):
+            Way(WebProxy.parse(proxy.url))(server, CARD, b"", 100)
+
+
+def test_no_more_of_an_answer_is_read_than_it_can_be(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shown, "body", b"x" * 50_000)
+    assert len(Way()(server, ENROLMENT, b"asked", 100)[1]) == 101
+    assert Shown.asked == ["POST /v1/enrolment HTTP/1.1"]
 
 
 def test_a_server_that_is_away_is_named() -> None:

@@ -7,9 +7,9 @@ import os
 import socket
 import ssl
 import stat
-import threading
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +24,7 @@ from servers.enrolment.folder import NewServer, issue, make_folder, new_ca, rene
 from servers.enrolment.pairing import completed, own_card, pair, paired, read_card
 from servers.identity.certificate import check_tls
 from servers.settings import ServerSettings, load_settings
+from tests.kit.certificates import answering
 from tests.kit.present import present
 from tests.ports import more_free_ports
 from tests.unit.enrolment.cards import operator_card
@@ -251,28 +252,33 @@ def test_files_of_another_server_are_noticed(a: tuple[OperatorCard, ServerSettin
         own_card(settings.model_copy(update={"card": tmp_path / "other.toml"}))
 
 
-def test_a_card_can_be_fetched_from_the_peers_address(a: tuple[OperatorCard, ServerSettings]) -> None:
+class Shown(BaseHTTPRequestHandler):
+    """Shows this card."""
+
+    card = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/v1/card" else 404)
+        self.send_header("Content-Length", str(len(self.card)))
+        self.end_headers()
+        self.wfile.write(self.card)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_card_can_be_fetched_from_the_peers_address(
+    a: tuple[OperatorCard, ServerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
     card, settings = a
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-
-    def answer(listener: socket.socket, body: bytes) -> None:
-        connection, _ = listener.accept()
-        with context.wrap_socket(connection, server_side=True) as tls:
-            assert tls.recv(4096).startswith(b"GET /v1/card ")
-            tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        for body in (dump_card(card).encode(), b"x" * 40_000):
-            thread = threading.Thread(target=answer, args=(listener, body), daemon=True)
-            thread.start()
-            if body.startswith(b"x"):
-                with refused("shows no card"):
-                    read_card(url)
-            else:
-                assert read_card(url) == card
-            thread.join(10)
+    with answering(context, Shown) as url:
+        monkeypatch.setattr(Shown, "card", dump_card(card).encode())
+        assert read_card(url) == card
+        monkeypatch.setattr(Shown, "card", b"x" * 40_000)
+        with refused("shows no card"):
+            read_card(url)
     with refused("or have the card sent as a file"):
         read_card(url)
 

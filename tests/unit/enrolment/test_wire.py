@@ -42,15 +42,16 @@ from protocol.roster.enrolment import (
 )
 from protocol.sharing import Side
 from servers.enrolment.folder import new_ca
-from tests.unit.enrolment.cards import keys_of, operator_card, site_party
+from tests.unit.enrolment.cards import operator_card, site_party
+from tests.unit.parties import party_keys
 
 # --- wire -------------------------------------------------------------------------------------------------------------
 
 NOW_S = 1_800_000_000
 SECRET = "0a" * 32
 CARD = operator_card(Side.A)
-OPERATOR = keys_of("operator-a", Role.OPERATOR)
-SITE = keys_of("clinic-1")
+OPERATOR = party_keys("operator-a", Role.OPERATOR)
+SITE = party_keys("clinic-1")
 INVITATION = Invitation(
     federation="clinics",
     side=Side.A,
@@ -116,7 +117,7 @@ def test_a_question_opens_at_its_operator_alone() -> None:
     assert b"clinic-1" not in sealed
     assert require_asked_by(open_asked(sealed, OPERATOR, CARD), SITE.party(samples=100), NOW_S) == question
     with pytest.raises(BrokenSeal):
-        open_asked(sealed, keys_of("operator-b", Role.OPERATOR), CARD)
+        open_asked(sealed, party_keys("operator-b", Role.OPERATOR), CARD)
     with pytest.raises(BrokenSeal):
         open_asked(sealed, OPERATOR, operator_card(Side.B))
     with pytest.raises(BrokenSeal):
@@ -170,7 +171,7 @@ def test_a_clock_that_is_a_little_off_is_taken(off_s: int) -> None:
 
 def test_a_question_signed_by_other_keys_is_refused() -> None:
     with pytest.raises(BadSignature):
-        require_asked_by(sign(asked(), SITE.name, keys_of("other").signing), SITE.party(samples=100), NOW_S)
+        require_asked_by(sign(asked(), SITE.name, party_keys("other").signing), SITE.party(samples=100), NOW_S)
 
 
 def answered(question: Asked) -> Answered:
@@ -184,12 +185,12 @@ def test_an_answer_is_the_operators_to_this_very_question() -> None:
     with pytest.raises(BrokenSeal):
         open_answered(sealed, SITE, other, CARD)
     with pytest.raises(BrokenSeal):
-        open_answered(sealed, keys_of("other"), question, CARD)
+        open_answered(sealed, party_keys("other"), question, CARD)
 
 
 def test_an_answer_by_somebody_else_is_refused() -> None:
     question = asked()
-    thief = keys_of("operator-a", Role.OPERATOR, seed="other")
+    thief = party_keys("operator-a", Role.OPERATOR, seed="other")
     with pytest.raises(BadSignature):
         open_answered(close_answered(answered(question), thief, SITE.party(samples=100)), SITE, question, CARD)
     framed = pack_frame(sign(answered(asked(at_s=1)), OPERATOR.name, OPERATOR.signing))

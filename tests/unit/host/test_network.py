@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +26,7 @@ from protocol.errors import ConfigurationError, MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from servers.peer_client import PeerClient
 from servers.settings import Limits
-from tests.kit.certificates import write_certificate
+from tests.kit.certificates import answering, shown
 from tests.kit.web_proxy import tunnelling_proxy
 from tests.ports import HOST, more_free_ports
 from tests.unit.client_agent.federation import ROSTER, keys
@@ -142,32 +141,8 @@ def _echo(client: socket.socket) -> None:
 CA, OTHER_CA = trustme.CA(), trustme.CA()
 
 
-@contextmanager
-def listening(context: ssl.SSLContext | None) -> Iterator[int]:
-    """A server that answers nothing of use, under TLS or plain."""
-    server = http.server.ThreadingHTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler)
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
-
-
-def under(folder: Path, authority: trustme.CA, host: str = HOST, ends_in_days: float = 9.0) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*write_certificate(folder, authority, host, ends_in_days=ends_in_days))
-    return context
-
-
 def only_old(folder: Path) -> ssl.SSLContext:
-    context = under(folder, CA)
+    context = shown(folder, CA)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -215,9 +190,9 @@ def ca(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda folder: under(folder, CA, ends_in_days=-1.0), "has expired: its operator must renew it"),
-        (lambda folder: under(folder, OTHER_CA), "by a CA that the CA file does not have"),
-        (lambda folder: under(folder, CA, "other.example"), "for another IP address than the roster's"),
+        (lambda folder: shown(folder, CA, ends_in_days=-1.0), "has expired: its operator must renew it"),
+        (lambda folder: shown(folder, OTHER_CA), "by a CA that the CA file does not have"),
+        (lambda folder: shown(folder, CA, "other.example"), "for another IP address than the roster's"),
         (lambda folder: None, "does not speak TLS"),
     ],
     ids=["expired", "another CA", "another name", "no TLS"],
@@ -229,8 +204,8 @@ def test_tls_failures_say_their_reason(
     tmp_path: Path,
     ca: Path,
 ) -> None:
-    with listening(made(tmp_path)) as port:
-        detail = asked(f"https://{HOST}:{port}", ca)
+    with answering(made(tmp_path)) as url:
+        detail = asked(url, ca)
     assert said in detail
     assert "ConnectError" not in detail
 
@@ -243,13 +218,13 @@ def test_nobody_there_and_no_such_name(asked: Callable[[str, Path], str], ca: Pa
 
 
 def test_a_name_that_is_not_the_certificates(tmp_path: Path, ca: Path) -> None:
-    with listening(under(tmp_path, CA, "other.example")) as port:
-        assert "for another host name than the roster's" in asked_by_an_agent(f"https://localhost:{port}", ca)
+    with answering(shown(tmp_path, CA, "other.example")) as url:
+        assert "for another host name than the roster's" in asked_by_an_agent(url.replace(HOST, "localhost"), ca)
 
 
 def test_a_server_of_old_tls(tmp_path: Path, ca: Path) -> None:
-    with listening(only_old(tmp_path)) as port:
-        refused = asked_by_an_agent(f"https://{HOST}:{port}", ca, ssl.TLSVersion.TLSv1_3)
+    with answering(only_old(tmp_path)) as url:
+        refused = asked_by_an_agent(url, ca, ssl.TLSVersion.TLSv1_3)
         assert "no TLS version that this machine accepts" in refused
 
 

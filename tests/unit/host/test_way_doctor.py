@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.server
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from host.doctor import (
 )
 from host.network import WebProxy, require_apart
 from protocol.errors import ConfigurationError
-from tests.kit.certificates import write_certificate
+from tests.kit.certificates import answering, shown
 from tests.kit.web_proxy import tunnelling_proxy
 
 HOST = "127.0.0.1"
@@ -69,23 +67,6 @@ class Timeless(Healthy):
         return "no time"
 
 
-@contextmanager
-def serving(context: ssl.SSLContext | None, handler: type = Healthy) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer((HOST, 0), handler)
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"https://{HOST}:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
-
-
 @pytest.fixture
 def ca(tmp_path: Path) -> Path:
     CA.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -93,21 +74,16 @@ def ca(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def under(tmp_path: Path) -> Callable[..., ssl.SSLContext]:
-    def make(authority: trustme.CA = CA, ends_in_days: float = 90.0, host: str = HOST) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*write_certificate(tmp_path, authority, host, ends_in_days=ends_in_days))
-        return context
-
-    return make
+def well(tmp_path: Path) -> ssl.SSLContext:
+    return shown(tmp_path, CA)
 
 
 def looked(url: str, ca: Path, proxy: WebProxy | None = None, clock: Callable[[], float] = time.time) -> list[Finding]:
     return list(look_at_way(Way("server a", url, ca, proxy, 30.0), clock))
 
 
-def test_a_server_that_is_well(ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
-    with serving(under()) as url:
+def test_a_server_that_is_well(ca: Path, well: ssl.SSLContext) -> None:
+    with answering(well, Healthy) as url:
         found = looked(url, ca)
     assert [one.verdict for one in found] == [Verdict.OK] * 5
     assert [one.check.removeprefix("server a: ").split(" to ")[0] for one in found] == [
@@ -120,9 +96,9 @@ def test_a_server_that_is_well(ca: Path, under: Callable[..., ssl.SSLContext]) -
     assert "TLSv1.3, certificate by" in found[2].found
 
 
-def test_a_proxy_that_opens_tls_is_seen_by_its_certificate(ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
+def test_a_proxy_that_opens_tls_is_seen_by_its_certificate(ca: Path, tmp_path: Path) -> None:
     other = trustme.CA(organization_name="Hospital Gateway")
-    with serving(under(other)) as url:
+    with answering(shown(tmp_path, other), Healthy) as url:
         *_, last = looked(url, ca)
     assert last.verdict is Verdict.FAILED
     assert "ask your network's people whether a proxy opens TLS on the way" in last.found
@@ -137,12 +113,12 @@ def test_clocks_are_compared(
     ahead_s: float,
     verdict: Verdict,
     ca: Path,
-    under: Callable[..., ssl.SSLContext],
+    well: ssl.SSLContext,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At half past the second that the server says, which is what its whole seconds are taken for."""
     monkeypatch.setattr(Sometime, "said_s", int(time.time()))
-    with serving(under(), Sometime) as url:
+    with answering(well, Sometime) as url:
         *_, clock = looked(url, ca, clock=lambda: Sometime.said_s + 0.5 + ahead_s)
     assert (clock.check, clock.verdict) == ("server a: clock", verdict)
     assert bool(clock.fix) is (verdict is not Verdict.OK)
@@ -150,41 +126,41 @@ def test_clocks_are_compared(
         assert f"is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's" in clock.found
 
 
-def test_a_server_without_a_time_is_no_failure(ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
-    with serving(under(), Timeless) as url:
+def test_a_server_without_a_time_is_no_failure(ca: Path, well: ssl.SSLContext) -> None:
+    with answering(well, Timeless) as url:
         *_, clock = looked(url, ca)
     assert (clock.verdict, clock.fix) == (Verdict.WARNING, "compare both clocks by hand")
 
 
-def test_a_certificate_that_ends_soon_is_a_warning(ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
-    with serving(under(ends_in_days=3)) as url:
+def test_a_certificate_that_ends_soon_is_a_warning(ca: Path, tmp_path: Path) -> None:
+    with answering(shown(tmp_path, CA, ends_in_days=3), Healthy) as url:
         (tls,) = [one for one in looked(url, ca) if one.check.endswith("TLS")]
     assert tls.verdict is Verdict.WARNING
     assert tls.fix.startswith("it ends in 3.0 days")
 
 
-def test_another_server_answers(ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
-    with serving(under(), Other) as url:
+def test_another_server_answers(ca: Path, well: ssl.SSLContext) -> None:
+    with answering(well, Other) as url:
         *_, last = looked(url, ca)
     assert (last.verdict, last.found) == (Verdict.FAILED, "404 for /healthz")
 
 
-def test_steps_that_fail_end_the_way(ca: Path, under: Callable[..., ssl.SSLContext], tmp_path: Path) -> None:
+def test_steps_that_fail_end_the_way(ca: Path, well: ssl.SSLContext, tmp_path: Path) -> None:
     (nowhere,) = looked("https://no-such-host.invalid", ca)
     assert "does not resolve" in nowhere.found
     *_, nobody = looked(f"https://{HOST}:1", ca)
     assert "nobody listens there" in nobody.found
-    with serving(None) as url:
+    with answering(None, Healthy) as url:
         *_, plain = looked(url, ca)
     assert "does not speak TLS" in plain.found
     (tmp_path / "empty.pem").write_text("")
-    with serving(under()) as url:
+    with answering(well, Healthy) as url:
         *_, trustless = looked(url, tmp_path / "empty.pem")
     assert "holds no CA certificates in PEM" in trustless.found
 
 
-def test_by_a_proxy(ca: Path, under: Callable[..., ssl.SSLContext]) -> None:
-    with serving(under()) as url, tunnelling_proxy("ward:secret") as proxy:
+def test_by_a_proxy(ca: Path, well: ssl.SSLContext) -> None:
+    with answering(well, Healthy) as url, tunnelling_proxy("ward:secret") as proxy:
         found = looked(url, ca, WebProxy.parse(proxy.url, "ward:secret"))
         assert {one.verdict for one in found} == {Verdict.OK}
         *_, refused = looked(url, ca, WebProxy.parse(proxy.url))

@@ -80,12 +80,12 @@ class Asked:
         raise self.outcome
 
 
-def store_with(folder: Path, record: RoundRecord, of: Study = STUDY) -> SqlStore:
+def store_with(folder: Path, record: RoundRecord, of: Study = STUDY, name: str = "store") -> SqlStore:
     """A store of one study, with this round."""
-    url = f"sqlite:///{folder / 'store.db'}"
+    url = f"sqlite:///{folder / name}.db"
     upgrade(url)
     made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(of.digest(), Signed[Study](message=of), StudyState.OPEN, "", 1))
+    made.add_study(StudyRecord(record.key.study, Signed[Study](message=of), StudyState.OPEN, "", 1))
     made.add_round(record)
     return made
 

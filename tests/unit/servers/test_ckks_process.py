@@ -56,21 +56,14 @@ def key() -> SecretKey:
     return Scheme(PARAMETERS).secret_key(SEED, STUDY)
 
 
-def body_under(key: SecretKey, site: str = "1", dimension: int = DIMENSION) -> bytes:
-    """A contribution of 0.01 times the site's number."""
-    update = np.full(dimension, 0.01 * int(site), dtype=np.float32)
-    header, checks = body_header(Kind.CONTRIBUTION, key, dimension), SiteChecks(key, ROUND, site)
-    return b"".join(contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0, checks))
-
-
 @pytest.fixture(scope="module")
 def bodies(key: SecretKey) -> list[bytes]:
-    return [body_under(key, site) for site in ("1", "2", "3")]
-
-
-@pytest.fixture(scope="module")
-def honest(bodies: list[bytes]) -> bytes:
-    return bodies[0]
+    """Contributions of 0.01 times the site's number."""
+    header, found = body_header(Kind.CONTRIBUTION, key, DIMENSION), list[bytes]()
+    for site in ("1", "2", "3"):
+        update, checks = np.full(DIMENSION, 0.01 * int(site), dtype=np.float32), SiteChecks(key, ROUND, site)
+        found.append(b"".join(contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0, checks)))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -371,8 +364,9 @@ def garbage(rng: np.random.Generator, body: bytearray) -> None:
 
 @pytest.mark.parametrize("mutate", [flip, overwrite, cut, repeat, swap_header_field, garbage])
 def test_mutated_bodies_are_refused_or_taken_and_the_worker_lives(
-    lasting: CkksProcess, key: SecretKey, honest: bytes, mutate: Callable[[np.random.Generator, bytearray], None]
+    lasting: CkksProcess, key: SecretKey, bodies: list[bytes], mutate: Callable[[np.random.Generator, bytearray], None]
 ) -> None:
+    honest = bodies[0]
     offer(lasting, key, honest)
     pid, rng, refused = lasting.pid, np.random.default_rng(11), 0
     for _ in range(TRIES):
@@ -419,8 +413,9 @@ def hostile_streams(honest: bytes) -> Iterator[bytes]:
 
 
 def test_seals_own_streams_never_reach_its_parser(
-    lasting: CkksProcess, key: SecretKey, honest: bytes, tmp_path: Path
+    lasting: CkksProcess, key: SecretKey, bodies: list[bytes], tmp_path: Path
 ) -> None:
+    honest = bodies[0]
     offer(lasting, key, honest)
     pid = lasting.pid
     for stream in hostile_streams(seal_stream(key, tmp_path)):
@@ -431,35 +426,3 @@ def test_seals_own_streams_never_reach_its_parser(
         accepted(lasting, key, inside)
     offer(lasting, key, honest)
     assert lasting.pid == pid
-
-
-# --- a site of another study, key or length ---------------------------------------------------------------------------
-
-
-def test_bodies_of_another_context_key_or_length_are_refused_and_the_others_go_on(
-    lasting: CkksProcess, key: SecretKey, honest: bytes
-) -> None:
-    other_scheme = Scheme(CkksParameters(scale_bits=35)).secret_key(SEED, STUDY)
-    other_key = key.scheme.secret_key(bytes(32), STUDY)
-    for body, complaint in (
-        (body_under(other_scheme), "another context"),
-        (body_under(other_key), "another key"),
-        (body_under(key, dimension=DIMENSION - 1), f"{DIMENSION} values, the study's updates have {DIMENSION + 1}"),
-        (honest[:-1], "ends 1 chunks before"),
-        (honest + b"\x00", "goes on"),
-        (b"", "before it should"),
-        (b"\x00" * 100, "not a CKKS contribution"),
-        (b'{"weights": [0.1, 0.2]}' * 10, "not a CKKS contribution"),
-    ):
-        with pytest.raises(MalformedMessage, match=complaint):
-            offer(lasting, key, body)
-    offer(lasting, key, honest)
-
-
-def test_even_a_worker_that_dies_of_each_attempt_costs_only_that_contribution(
-    lasting: CkksProcess, key: SecretKey, honest: bytes
-) -> None:
-    """Killed from outside between requests, again and again: every honest body is still taken."""
-    for _ in range(3):
-        os.kill(present(lasting.pid), 11)
-        offer(lasting, key, honest)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from host.failpoints import Failpoints
 from protocol.ckks.scheme import MISSING
 from protocol.errors import (
     BadSignature,
@@ -26,12 +26,10 @@ from protocol.messages.control import (
     RuleSpec,
     Signed,
     StudyProtection,
-    countersign,
     require_signatures,
     sign,
 )
 from protocol.parameters import Needs
-from protocol.roster.chain import RosterChain
 from protocol.rounds.agreement import check_said
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
@@ -40,55 +38,26 @@ from servers.rounds.ciphertexts import countersign_agreed_set
 from servers.rounds.release import served_output
 from servers.store.records import RoundRecord
 from servers.studies import _require_rule
-from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
+from tests.kit.present import present
+from tests.unit.parties import REQUESTER, announcement, study
+from tests.unit.servers.ending_rounds import FIVE, OPERATORS, PARTIES, ROSTER, server_on, store_with
 
-PARTIES = parties()
-ROSTER = PARTIES.roster.message
-A, B = (PARTIES.keys[ROSTER.operator(side).name] for side in Side)
+A, B = (PARTIES.keys[name] for name in OPERATORS)
 STUDY = study(ROSTER.digest()).model_copy(
     update={"rule": RuleSpec(name=RuleName.FEDAVG), "protection": StudyProtection.CKKS}
 )
-ANNOUNCED = announcement(STUDY.digest(), opens=Needs.NOTHING, ckks_key_id="5c" * 16)
-
-
-@dataclass
-class SideB:
-    """As much of a server as signing needs."""
-
-    record: RoundRecord
-    roster: Any = ROSTER
-    chain: Any = RosterChain(PARTIES.roster)  # noqa: RUF009
-    side: Side = Side.B
-
-    def __post_init__(self) -> None:
-        self.store = self
-        self.failpoints = Failpoints()
-
-    def contributions(self, key: RoundKey) -> list[Any]:
-        return []
-
-    def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
-        return ()
-
-    def mail_of(self, study: str, topics: list[str]) -> list[Any]:
-        return []
-
-    def clock(self) -> float:
-        return 1e9
-
-    def countersign(self, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:
-        return countersign(signed, B.name, B.signing)
-
-    def change_round(self, key: RoundKey, change: Any) -> RoundRecord:
-        assert key == self.record.key
-        self.record = change(self.record)
-        return self.record
+KEY = RoundKey(STUDY.digest(), 1, 1)
+ANNOUNCED = announcement(STUDY.digest(), opens=Needs.NOTHING, listed=FIVE[1:], ckks_key_id="5c" * 16)
 
 
 @pytest.fixture
-def server() -> SideB:
-    key = RoundKey(STUDY.digest(), 1, 1)
-    return SideB(RoundRecord(key, RoundState.ANNOUNCED, sign(ANNOUNCED, REQUESTER, A.signing), 2e9))
+def server(tmp_path: Path) -> Any:
+    record = RoundRecord(KEY, RoundState.ANNOUNCED, sign(ANNOUNCED, REQUESTER, A.signing), 2e9)
+    return server_on(Side.B, store_with(tmp_path, record, STUDY))
+
+
+def now(server: Any) -> RoundRecord:
+    return present(server.store.round(KEY))
 
 
 def contribution(site: str, **changes: str) -> CollectedContribution:
@@ -96,7 +65,7 @@ def contribution(site: str, **changes: str) -> CollectedContribution:
     return CollectedContribution(site=site, **(fields | changes))
 
 
-def agreed(sites: tuple[str, ...] = SITES, **changes: Any) -> AgreedSet:
+def agreed(sites: tuple[str, ...] = FIVE, **changes: Any) -> AgreedSet:
     fields: dict[str, Any] = {
         "study_digest": STUDY.digest(),
         "round": 1,
@@ -107,23 +76,23 @@ def agreed(sites: tuple[str, ...] = SITES, **changes: Any) -> AgreedSet:
     return AgreedSet(**(fields | changes))
 
 
-def asked(server: SideB, message: AgreedSet, by: Any = A) -> Signed[AgreedSet]:
-    return countersign_agreed_set(server, server.record, sign(message, by.name, by.signing))  # type: ignore[arg-type]
+def asked(server: Any, message: AgreedSet, by: Any = A) -> Signed[AgreedSet]:
+    return countersign_agreed_set(server, now(server), sign(message, by.name, by.signing))
 
 
-def test_b_signs_one_set_a_round_and_the_same_again(server: SideB) -> None:
+def test_b_signs_one_set_a_round_and_the_same_again(server: Any) -> None:
     both = asked(server, agreed())
     assert require_signatures(both, ROSTER, (A.name, B.name)) == agreed()
-    assert server.record.state is RoundState.MEASURED
+    assert now(server).state is RoundState.MEASURED
     assert asked(server, agreed()) == both
     with pytest.raises(ConflictingMessage, match="another agreed set"):
-        asked(server, agreed(SITES[:-1]))
+        asked(server, agreed(FIVE[:-1]))
 
 
-def test_b_signs_no_set_of_somebody_else(server: SideB) -> None:
+def test_b_signs_no_set_of_somebody_else(server: Any) -> None:
     with pytest.raises(BadSignature):
         asked(server, agreed(), by=B)
-    assert server.record.agreed_set is None
+    assert now(server).agreed_set is None
 
 
 @pytest.mark.parametrize(
@@ -155,13 +124,13 @@ def test_without_tenseal_side_a_refuses_the_study_and_names_the_extra(monkeypatc
     _require_rule(SimpleNamespace(roster=ROSTER, side=Side.B), STUDY)  # type: ignore[arg-type]
 
 
-def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
+def test_an_old_sum_is_no_longer_there(server: Any) -> None:
     both: Any = SimpleNamespace(signatures=("a", "b"))
     chosen: Any = SimpleNamespace(message=SimpleNamespace(digest=lambda: "ab" * 32))
-    released = replace(server.record, state=RoundState.RELEASED, release_set=chosen, sum_release=both)
-    server.key_id_of = lambda site: "ab" * 16  # type: ignore[attr-defined]
+    released = replace(now(server), state=RoundState.RELEASED, release_set=chosen, sum_release=both)
+    server.key_id_of = lambda site: "ab" * 16
     with pytest.raises(UnknownResource, match="at side A alone"):
-        served_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
+        served_output(server, server.store.study(KEY.study), released, FIVE[1])
     server.side = Side.A
     with pytest.raises(OutputGone, match="no longer kept"):
-        served_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
+        served_output(server, server.store.study(KEY.study), released, FIVE[1])

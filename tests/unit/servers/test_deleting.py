@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,6 +68,18 @@ class Kept:
     def command(self, *arguments: str) -> Result:
         return CliRunner().invoke(app, ["delete", *arguments, "--config", str(self.config)])
 
+    def answer_requests(self) -> None:
+        asyncio.run(answer_requests(self.server))
+
+    def command_beside_the_server(self, meanwhile: Callable[[], None]) -> Result:
+        """The command's result; ``meanwhile`` is done again and again until it has ended."""
+        with ThreadPoolExecutor(1) as threads, one_process(self.data_dir, "data_dir", "the server"):
+            said = threads.submit(self.command, "trial", "--person", "Dr. O")
+            while not said.done():
+                meanwhile()
+                wait([said], 0.01)
+            return said.result()
+
 
 @pytest.fixture
 def kept(config: Path) -> Iterator[Kept]:
@@ -111,14 +124,27 @@ def test_files_letters_answers_and_secrets_go_and_what_was_signed_stays(kept: Ke
     assert Signed[ServerDeletionReceipt].model_validate_json(again.stdout) == signed
 
 
-def test_a_kill_in_the_middle_is_ended_by_the_next_try(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("place", "error", "by_a_server"),
+    [
+        ("servers.store.files.ShareFiles.delete", ZeroDivisionError(), False),
+        ("servers.store.sql.SqlStore.forget_study", Unavailable("the database is away"), True),
+    ],
+)
+def test_what_broke_off_without_a_server_is_ended_by_the_next_try_or_the_next_server(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, by_a_server: bool
+) -> None:
     kept.end()
     with monkeypatch.context() as patch:
-        patch.setattr("servers.store.files.ShareFiles.delete", lambda *_: 1 / 0)
-        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, ZeroDivisionError)
+        patch.setattr(place, _raising(error))
+        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, type(error))
     assert (kept.data_dir / "shares" / "share-1").exists()
-    assert kept.command("trial", "--person", "Dr. O").exit_code == 0
+    if by_a_server:
+        kept.answer_requests()
+    else:
+        assert kept.command("trial", "--person", "Dr. O").exit_code == 0
     assert not (kept.data_dir / "shares" / "share-1").exists()
+    assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.json"]
 
 
 @pytest.mark.parametrize(
@@ -135,14 +161,8 @@ def test_nothing_is_deleted_under_way_unknown_or_unnamed(kept: Kept, study: str,
 
 def test_a_server_that_runs_does_it_itself(kept: Kept) -> None:
     kept.end()
-    said: list[Result] = []
-    with one_process(kept.data_dir, "data_dir", "the server"):
-        asks = threading.Thread(target=lambda: said.append(kept.command("trial", "--person", "Dr. O")))
-        asks.start()
-        while asks.is_alive():
-            asyncio.run(answer_requests(kept.server))
-            asks.join(0.05)
-    assert said[0].exit_code == 0, said[0].output
+    said = kept.command_beside_the_server(kept.answer_requests)
+    assert said.exit_code == 0, said.output
     assert not (kept.data_dir / "shares" / "share-1").exists()
     assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.json"]
 
@@ -151,7 +171,7 @@ def test_a_request_that_is_none_or_is_refused_is_taken_away(kept: Kept) -> None:
     broken = ask(kept.data_dir, Request("broken", "Dr. O"))
     broken.write_bytes(b"{}")
     refused = ask(kept.data_dir, Request("trial", "Dr. O"))
-    asyncio.run(answer_requests(kept.server))
+    kept.answer_requests()
     assert not broken.exists()
     assert not refused.exists()
     assert (kept.data_dir / "shares" / "share-1").exists()
@@ -172,17 +192,15 @@ def test_a_server_that_does_not_answer_is_named_and_the_request_stays(
 def test_what_the_server_refuses_is_said_at_once(kept: Kept) -> None:
     """The study was over when somebody asked, and the server's database is an older one by then."""
     kept.end()
-    said: list[Result] = []
-    with one_process(kept.data_dir, "data_dir", "the server"):
-        asks = threading.Thread(target=lambda: said.append(kept.command("trial", "--person", "Dr. O")))
-        asks.start()
-        while asks.is_alive() and not kept.asked():
-            asks.join(0.01)
-        kept.server.store.change_study(RECORD.digest, lambda r: replace(r, state=StudyState.OPEN))
-        asyncio.run(answer_requests(kept.server))
-        asks.join()
-    assert isinstance(said[0].exception, ConfigurationError)
-    assert "refused" in said[0].exception.detail
+
+    def reopened() -> None:
+        if kept.asked():
+            kept.server.store.change_study(RECORD.digest, lambda r: replace(r, state=StudyState.OPEN))
+            kept.answer_requests()
+
+    refused = kept.command_beside_the_server(reopened).exception
+    assert isinstance(refused, ConfigurationError)
+    assert "refused" in refused.detail
 
 
 BROKEN_OFF = {
@@ -203,24 +221,20 @@ def test_what_broke_off_is_gone_on_with_until_all_is_gone(
     """The command says nothing of a deletion before; the audit log has it once, in the name of whoever asked."""
     kept.end()
     place, error = BROKEN_OFF[why]
-    asked, said = ask(kept.data_dir, Request("trial", "Dr. O", "permit 7 ended")), list[Result]()
-    with monkeypatch.context() as patch, one_process(kept.data_dir, "data_dir", "the server"), capture_logs():
+    asked = ask(kept.data_dir, Request("trial", "Dr. O", "permit 7 ended"))
+    with monkeypatch.context() as patch, capture_logs():
         patch.setattr(place, _raising(error))
         patch.setattr("servers.cli._DELETION_WITHIN_S", 0.2)
         patch.setattr("servers.cli._DELETION_SAID_AFTER_S", 0.0)
         for _ in range(3):
-            asyncio.run(answer_requests(kept.server))
+            kept.answer_requests()
         assert asked.exists()
-        asks = threading.Thread(target=lambda: said.append(kept.command("trial", "--person", "Dr. O")))
-        asks.start()
-        while asks.is_alive():
-            asyncio.run(answer_requests(kept.server))
-            asks.join(0.01)
-    assert isinstance(said[0].exception, Unavailable), said[0].output
-    assert "has not deleted all" in said[0].output or why == "no receipt"
+        said = kept.command_beside_the_server(kept.answer_requests)
+    assert isinstance(said.exception, Unavailable), said.output
+    assert "has not deleted all" in said.output or why == "no receipt"
     kept.server.settings = kept.server.settings.model_copy(update={"delete_ended_after_days": 30})
     assert list(aged(kept.server)) == []
-    asyncio.run(answer_requests(kept.server))
+    kept.answer_requests()
     assert not asked.exists()
     assert sorted(path.name for path in (kept.data_dir / "shares").iterdir()) == ["another"]
     assert kept.server.store.holds_of(RECORD.digest) == Holdings((), 0, 0, 0)
@@ -232,19 +246,6 @@ def _raising(error: Exception) -> Callable[..., None]:
         raise error
 
     return raising
-
-
-def test_what_broke_off_without_a_server_is_gone_on_with_by_the_next_one(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept.end()
-    with monkeypatch.context() as patch:
-        patch.setattr("servers.store.sql.SqlStore.forget_study", _raising(Unavailable("the database is away")))
-        assert isinstance(kept.command("trial", "--person", "Dr. O").exception, Unavailable)
-    assert (kept.data_dir / "shares" / "share-1").exists()
-    asyncio.run(answer_requests(kept.server))
-    assert not (kept.data_dir / "shares" / "share-1").exists()
-    assert [path.name for path in (kept.data_dir / FOLDER).iterdir()] == ["trial.json"]
 
 
 def test_files_are_read_beside_the_loop_and_what_changes_meanwhile_is_in_the_receipt(
@@ -288,7 +289,7 @@ def test_a_request_that_cannot_be_read_keeps_no_other_one(kept: Kept, monkeypatc
     monkeypatch.setattr(Path, "read_bytes", read)
     ask(kept.data_dir, Request("trial", "Dr. O"))
     with capture_logs() as logs:
-        asyncio.run(answer_requests(kept.server))
+        kept.answer_requests()
     assert receipt_path(kept.data_dir, "trial").exists()
     assert of_root.exists()
     (line,) = (line for line in logs if line["event"] == "not_deleted")
@@ -302,7 +303,7 @@ def test_a_folder_of_another_user_is_named(kept: Kept, monkeypatch: pytest.Monke
     asked = ask(kept.data_dir, Request("trial", "Dr. O"))
     with monkeypatch.context() as patch, capture_logs() as logs:
         patch.setattr("servers.background.deletion.os.access", lambda *_: False)
-        asyncio.run(answer_requests(kept.server))
+        kept.answer_requests()
     assert [line["event"] for line in logs] == ["not_deleted"]
     assert "chown" in logs[0]["detail"]
     assert asked.exists()
@@ -328,6 +329,7 @@ def test_studies_go_by_themselves_once_they_are_over_for_long_enough(kept: Kept)
 # --- study ends -------------------------------------------------------------------------------------------------------
 
 ROUND_FILES = ("share-1", "query-1", "output-1")
+_away = _raising(Unavailable("the database does not answer"))
 SECOND_STEPS = (
     "servers.store.sql.SqlStore.forget_share_files",
     "servers.store.sql.SqlStore.change_round",
@@ -362,10 +364,6 @@ class Ending:
         assert self.server.store.answer(KEY, AnswerKind.OPENING) is None
 
 
-def _away(*_: object, **__: object) -> None:
-    raise Unavailable("the database does not answer")
-
-
 @pytest.fixture
 def ending(prepared: Federation, config: Path) -> Iterator[Ending]:
     with opened_server(config) as server:
@@ -385,9 +383,7 @@ def ending(prepared: Federation, config: Path) -> Iterator[Ending]:
 
 
 @pytest.mark.parametrize("place", SECOND_STEPS)
-def test_the_end_that_is_said_again_takes_what_is_left(
-    ending: Ending, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_the_end_said_again_takes_what_is_left(ending: Ending, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     ending.broken_off(monkeypatch, place)
     assert ending.end() == ending.said
     ending.require_nothing_left()

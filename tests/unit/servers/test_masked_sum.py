@@ -102,31 +102,16 @@ def test_what_one_side_sends_is_its_masked_sum() -> None:
 
 
 @pytest.mark.parametrize("size", [7, 1000, 2**20])
-def test_a_fetched_sum_becomes_the_output(draft: Draft, size: int) -> None:
-    """Its head was checked as it came."""
-    intake = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
-    feed(intake, sealed(sent()), size)
-    intake.finish()
-    assert intake.half_digest() is None
-    assert np.array_equal(output(draft), expected())
-
-
-@pytest.mark.parametrize("size", [7, 2**20])
-def test_an_output_with_tags_is_longer_by_its_tags_and_digested_while_it_is_written(draft: Draft, size: int) -> None:
-    intake = SealedMaskedSum(SERVER, TAGGED, WITHOUT_TAGS, draft)
-    feed(intake, sealed(sent()), size)
-    intake.finish()
+@pytest.mark.parametrize("fetched", [True, False], ids=["fetched", "sent"])
+@pytest.mark.parametrize(("record", "of"), [(RECORD, PARAMETERS), (TAGGED, WITHOUT_TAGS)], ids=["plain", "tagged"])
+def test_a_masked_sum_becomes_the_output(draft: Draft, size: int, fetched: bool, record: Any, of: Any) -> None:
+    """The head of a fetched one was checked as it came; with tags the output is digested while it is written."""
+    intake, message = SealedMaskedSum(SERVER, record, of, draft), sealed(sent())
+    feed(intake, message, size)
+    intake.finish(None if fetched else caller(message))
     digest = VectorDigest()
     digest.update(to_bytes(expected()))
-    assert intake.half_digest() == digest.hexdigest()
-    assert np.array_equal(output(draft), expected())
-
-
-@pytest.mark.parametrize("size", [7, 1000, 2**20])
-def test_a_sealed_sum_becomes_the_output(draft: Draft, size: int) -> None:
-    intake, message = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft), sealed(sent())
-    feed(intake, message, size)
-    intake.finish(caller(message))
+    assert intake.half_digest() == (digest.hexdigest() if record is TAGGED else None)
     assert np.array_equal(output(draft), expected())
 
 

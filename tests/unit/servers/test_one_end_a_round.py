@@ -34,6 +34,7 @@ from protocol.rounds.side_a import Act, End, Step, outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from servers.api import peer as peer_routes
+from servers.api.authentication import Addressed
 from servers.store.files import Draft, ShareFiles
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
@@ -223,8 +224,8 @@ def summing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: SqlStore) ->
 
 def put(server: Any, upload: Any) -> asyncio.Task[Any]:
     held: Any = SimpleNamespace(round=server.store.round)
-    name, caller = server.store.study(KEY.study).name, cast(Any, object())
-    return asyncio.create_task(peer_routes.put_masked_sum(name, KEY.round, KEY.attempt, upload, server, held, caller))
+    at, caller = Addressed(server.store.study(KEY.study), KEY), cast(Any, object())
+    return asyncio.create_task(peer_routes.put_masked_sum(upload, server, held, caller, at))
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -33,6 +33,7 @@ from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from servers.api import peer as peer_routes
+from servers.api.authentication import Addressed
 from servers.rounds.ciphertexts import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.endings import NotYet, countersign_outcome
 from servers.rounds.release import served_output
@@ -233,8 +234,8 @@ def test_a_round_of_ciphertexts_is_not_released_by_a_masked_sum(store: SqlStore,
     announced = sign(ANNOUNCED.model_copy(update={"round": 2}), FIVE[0], PARTIES.keys[FIVE[0]].signing)
     store.add_round(replace(record, key=of_even, announcement=announced))
     held: Any = SimpleNamespace(round=store.round)
-    name = store.study(KEY.study).name
+    at = Addressed(store.study(KEY.study), of_even)
     with pytest.raises(WrongRound, match="one of ciphertexts"):
-        asyncio.run(peer_routes.get_masked_sum(name, 2, 1, server, held))
+        asyncio.run(peer_routes.get_masked_sum(server, held, at))
     kept = present(store.round(of_even))
     assert (kept.state, kept.mask_seed) == (RoundState.MEASURED, None)

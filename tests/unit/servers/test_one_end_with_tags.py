@@ -28,8 +28,6 @@ from protocol.messages.control import (
     RoundOutcome,
     RoundState,
     Signed,
-    Study,
-    StudyState,
     TagSeed,
     require_signatures,
     sign,
@@ -41,11 +39,9 @@ from protocol.sharing import Side
 from protocol.tags import shown_seed
 from servers.rounds.endings import Endings, ask_for_go, countersign_outcome, hand_over_go, serve
 from servers.rounds.release import check_half, commit_half, served_output, take_go
-from servers.store.migrate import upgrade
 from servers.store.records import RoundRecord, StudyRecord
-from servers.store.sql import SqlStore
 from tests.unit.parties import REQUESTER, SITES, study
-from tests.unit.servers.ending_rounds import server_on
+from tests.unit.servers.ending_rounds import server_on, store_with
 from tests.unit.tags.halves import DIMENSION, PARTIES, ROSTER, SEED, STUDY, Release, T, by
 
 OF = Release()
@@ -94,21 +90,9 @@ def record_at(side: Side) -> RoundRecord:
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> dict[Side, SqlStore]:
-    made = {}
+def servers(tmp_path: Path) -> dict[Side, Any]:
     of = study(ROSTER.digest(), DIMENSION).model_copy(update={"tags": True})
-    for side in Side:
-        url = f"sqlite:///{tmp_path / side.value}.db"
-        upgrade(url)
-        made[side] = SqlStore(url, lambda _: None)
-        made[side].add_study(StudyRecord(STUDY, Signed[Study](message=of), StudyState.OPEN, "", 1))
-        made[side].add_round(record_at(side))
-    return made
-
-
-@pytest.fixture
-def servers(stores: dict[Side, SqlStore]) -> dict[Side, Any]:
-    return {side: server_on(side, store) for side, store in stores.items()}
+    return {side: server_on(side, store_with(tmp_path, record_at(side), of, side.value)) for side in Side}
 
 
 def kept(server: Any) -> RoundRecord:

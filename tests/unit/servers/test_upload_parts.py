@@ -78,7 +78,12 @@ def sealed(key: bytes = b"k" * 32, promised: bytes | None = None, length: int = 
     return Sent(head + body, digest)
 
 
-def required(sent: Sent) -> Callable[[bytes], None]:
+SENT = sealed()
+WRITTEN = SENT.units
+"""The head and the chunks of an honest upload, each with its place."""
+
+
+def required(sent: Sent = SENT) -> Callable[[bytes], None]:
     def require(found: bytes) -> None:
         if found != sent.digest:
             raise BadSignature("another message")
@@ -91,31 +96,35 @@ def feed(share: ShareInParts, units: Sequence[tuple[int, bytes]]) -> None:
         share.take(at, unit)
 
 
-def taken(folder: Path, sent: Sent, count: int | None = None) -> ShareInParts:
+def taken(folder: Path, count: int | None = None, sent: Sent = SENT) -> ShareInParts:
     share = ShareInParts(folder, awaited())
     feed(share, sent.units[:count])
     return share
 
 
+def durable(folder: Path, count: int | None = None) -> ShareInParts:
+    share = taken(folder, count)
+    share.held_bytes()
+    return share
+
+
 @pytest.mark.parametrize("before", range(5))
 def test_a_restart_anywhere_changes_nothing(tmp_path: Path, before: int) -> None:
-    sent = sealed()
-    there = taken(tmp_path, sent, before).held_bytes()
-    assert there == sum(len(unit) for _, unit in sent.units[:before])
+    there = taken(tmp_path, before).held_bytes()
+    assert there == sum(len(unit) for _, unit in WRITTEN[:before])
     again = ShareInParts(tmp_path, awaited())
     assert again.held_bytes() == there
-    feed(again, sent.units[before:])
-    header, _ = again.finish(required(sent))
+    feed(again, WRITTEN[before:])
+    header, _ = again.finish(required())
     assert header == awaited().part.require(header.canonical())
     assert again.content.read_bytes() == CONTENT
-    assert b"".join(again.encrypted_body()) == sent.message[awaited().head_bytes :]
+    assert b"".join(again.encrypted_body()) == SENT.message[awaited().head_bytes :]
     assert again.content_key == b"k" * 32
-    assert again.held_bytes() == awaited().length == len(sent.message)
+    assert again.held_bytes() == awaited().length == len(SENT.message)
 
 
 def test_what_was_not_written_whole_counts_for_nothing(tmp_path: Path) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent, 3)
+    share = taken(tmp_path, 3)
     assert share.held_bytes() == awaited().head_bytes + 2 * (CHUNK_BYTES + TAG_BYTES)
     os.truncate(share.content, CHUNK_BYTES + 7)
     again = ShareInParts(tmp_path, awaited())
@@ -126,46 +135,43 @@ def test_what_was_not_written_whole_counts_for_nothing(tmp_path: Path) -> None:
 
 
 def test_content_that_the_disk_lost_shows_at_the_end(tmp_path: Path) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent)
-    assert share.held_bytes() == len(sent.message)
+    share = taken(tmp_path)
+    assert share.held_bytes() == len(SENT.message)
     with share.content.open("r+b") as file:
         file.write(bytes(4096))
     with pytest.raises(BadSignature):
-        ShareInParts(tmp_path, awaited()).finish(required(sent))
+        ShareInParts(tmp_path, awaited()).finish(required())
 
 
 def test_an_altered_chunk_is_sent_again_and_no_byte_is_taken_twice(tmp_path: Path) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent, 2)
-    at, unit = sent.units[2]
+    share = taken(tmp_path, 2)
+    at, unit = WRITTEN[2]
     with pytest.raises(Unavailable, match="altered on its way"):
         share.take(at, unit[:-1] + bytes([unit[-1] ^ 1]))
     share.take(at, unit)
     with pytest.raises(Unavailable, match="here already"):
         share.take(at, unit)
-    share.take(*sent.units[3])
-    share.finish(required(sent))
+    share.take(*WRITTEN[3])
+    share.finish(required())
     assert share.content.read_bytes() == CONTENT
 
 
 def test_a_head_that_is_refused_is_refused_at_the_end(tmp_path: Path) -> None:
     """Only the whole message's digest shows that it is the site's own; nothing of it is kept."""
-    sent = sealed()
-    wrong = Sent(sent.message.replace(b'"attempt":1', b'"attempt":2', 1), sent.digest)
-    share = taken(tmp_path, wrong)
-    assert share.held_bytes() == len(sent.message)
+    wrong = Sent(SENT.message.replace(b'"attempt":1', b'"attempt":2', 1), SENT.digest)
+    share = taken(tmp_path, sent=wrong)
+    assert share.held_bytes() == len(SENT.message)
     assert not list(tmp_path.iterdir())
     with pytest.raises(BadSignature):
-        share.finish(required(sent))
+        share.finish(required())
     with pytest.raises(MalformedMessage):
-        taken(tmp_path, Sent(b"x" * len(sent.message), sent.digest)).finish(lambda found: None)
+        taken(tmp_path, sent=Sent(b"x" * len(SENT.message), SENT.digest)).finish(lambda found: None)
 
 
 def test_a_share_that_was_not_promised_is_refused(tmp_path: Path) -> None:
     sent = sealed(promised=b"p" * 32)
     with pytest.raises(CommitmentMismatch):
-        taken(tmp_path, sent).finish(required(sent))
+        taken(tmp_path, sent=sent).finish(required(sent))
 
 
 def test_content_is_looked_at_again_after_a_restart(tmp_path: Path) -> None:
@@ -176,29 +182,28 @@ def test_content_is_looked_at_again_after_a_restart(tmp_path: Path) -> None:
         if len(seen) > 3:
             raise MalformedMessage("no ciphertext")
 
-    sent, of = sealed(), awaited(check=looks(write))
+    of = awaited(check=looks(write))
     share = ShareInParts(tmp_path, of)
-    feed(share, sent.units[:2])
-    assert share.held_bytes() == sent.units[2][0]
+    feed(share, WRITTEN[:2])
+    assert share.held_bytes() == WRITTEN[2][0]
     again = ShareInParts(tmp_path, of)
     again.held_bytes()
     assert [len(piece) for piece in seen] == [CHUNK_BYTES] * 2
-    feed(again, sent.units[2:])
+    feed(again, WRITTEN[2:])
     with pytest.raises(MalformedMessage, match="no ciphertext"):  # which the last chunk was
-        again.finish(required(sent))
+        again.finish(required())
     assert ShareInParts(tmp_path, of).held_bytes() == 0
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent, 2)
+    share = taken(tmp_path, 2)
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", no_space)
         with pytest.raises(StorageFull):
-            share.take(*sent.units[2])
-    assert share.held_bytes() == sent.units[2][0]
-    feed(share, sent.units[2:])
-    share.finish(required(sent))
+            share.take(*WRITTEN[2])
+    assert share.held_bytes() == WRITTEN[2][0]
+    feed(share, WRITTEN[2:])
+    share.finish(required())
     assert share.content.read_bytes() == CONTENT
 
 
@@ -221,38 +226,35 @@ def test_what_could_not_be_made_durable_is_never_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, at_the_end: bool
 ) -> None:
     """Memory still has it, and nobody says a second time that the disk may have not."""
-    sent = sealed()
-    share = taken(tmp_path, sent, None if at_the_end else 3)
+    share = taken(tmp_path, None if at_the_end else 3)
     with monkeypatch.context() as patched:
         patched.setattr(os, name, failing(name, code))
         with pytest.raises(OSError if code == errno.EIO else StorageFull):
-            share.finish(required(sent)) if at_the_end else share.held_bytes()
+            share.finish(required()) if at_the_end else share.held_bytes()
     assert share.held_bytes() == ShareInParts(tmp_path, awaited()).held_bytes() == 0
-    feed(share, sent.units)
-    share.finish(required(sent))
+    feed(share, WRITTEN)
+    share.finish(required())
     assert share.content.read_bytes() == CONTENT
 
 
 def test_a_disk_that_fails_twice_in_a_row_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent, 2)
+    share = taken(tmp_path, 2)
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", no_space)
         patched.setattr(os, "fdatasync", failing("fdatasync", errno.ENOSPC))
         with pytest.raises(StorageFull):
-            share.take(*sent.units[2])
+            share.take(*WRITTEN[2])
     assert share.held_bytes() == ShareInParts(tmp_path, awaited()).held_bytes() == 0
 
 
 def test_what_a_killed_process_wrote_counts_once_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = sealed()
-    taken(tmp_path, sent, 3)
+    taken(tmp_path, 3)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", failing("fdatasync", errno.EIO))
         assert ShareInParts(tmp_path, awaited()).held_bytes() == 0
     assert ShareInParts(tmp_path, awaited()).held_bytes() == 0
-    taken(tmp_path, sent, 3)
-    assert ShareInParts(tmp_path, awaited()).held_bytes() == sent.units[3][0]
+    taken(tmp_path, 3)
+    assert ShareInParts(tmp_path, awaited()).held_bytes() == WRITTEN[3][0]
 
 
 def test_where_parts_begin_and_end() -> None:
@@ -271,7 +273,7 @@ def uploads(folder: Path) -> UploadParts:
 
 def begin(held: UploadParts, upload: Upload) -> ShareInParts:
     share = held.share(upload, awaited())
-    share.take(*sealed().units[0])
+    share.take(*WRITTEN[0])
     return share
 
 
@@ -286,7 +288,7 @@ def test_another_digest_takes_the_place_of_the_one_before(tmp_path: Path) -> Non
     begin(held, other)
     assert (held.begun(UPLOAD), held.begun(other)) == (False, True)
     with pytest.raises(Unavailable, match="given up"):  # whoever still sends it
-        share.take(*sealed().units[1])
+        share.take(*WRITTEN[1])
     neighbour = replace(UPLOAD, site=NEIGHBOUR)
     begin(held, neighbour)
     held.drop(other)
@@ -331,7 +333,7 @@ def test_who_drives_sweeps_the_uploads_of_processes_that_are_gone(tmp_path: Path
 
 def test_an_upload_whose_folder_another_process_took_away_begins_again(tmp_path: Path) -> None:
     held = uploads(tmp_path)
-    feed(held.share(UPLOAD, awaited()), sealed().units[:2])
+    feed(held.share(UPLOAD, awaited()), WRITTEN[:2])
     uploads(tmp_path).keep_only(KEY.study, None)  # as the driver's sweep does
     assert held.share(UPLOAD, awaited()).held_bytes() == 0
     assert begin(held, UPLOAD).held_bytes() == awaited().head_bytes
@@ -339,7 +341,7 @@ def test_an_upload_whose_folder_another_process_took_away_begins_again(tmp_path:
 
 def test_nobody_waits_for_an_upload_that_is_taken_up_and_pushed_out_it_leaves_nothing(tmp_path: Path) -> None:
     """The event loop announces, closes and sweeps uploads while threads read gigabytes again after a restart."""
-    sent, started, goes_on = sealed(), threading.Event(), threading.Event()
+    started, goes_on = threading.Event(), threading.Event()
     waited: list[bool] = []
 
     def write(piece: bytes) -> None:
@@ -347,7 +349,7 @@ def test_nobody_waits_for_an_upload_that_is_taken_up_and_pushed_out_it_leaves_no
         waited.append(goes_on.wait(WAITS_S))
 
     before = uploads(tmp_path)
-    feed(before.share(UPLOAD, awaited()), sent.units[:3])
+    feed(before.share(UPLOAD, awaited()), WRITTEN[:3])
     before.share(UPLOAD, awaited()).held_bytes()
     held, other = uploads(tmp_path), replace(UPLOAD, key=RoundKey("cd" * 32, 1, 1))
     with ThreadPoolExecutor(2) as threads:
@@ -359,14 +361,14 @@ def test_nobody_waits_for_an_upload_that_is_taken_up_and_pushed_out_it_leaves_no
         held.keep_only(KEY.study, None)
         assert not held.begun(UPLOAD)
         again = held.share(UPLOAD, awaited())
-        first = threads.submit(lambda: again.take(*sent.units[0]))  # waits for the thread that is still at work there
+        first = threads.submit(lambda: again.take(*WRITTEN[0]))  # waits for the thread that is still at work there
         goes_on.set()
         with pytest.raises(Unavailable, match="given up"):
             late.result()
         first.result()
     assert waited == [True]
-    feed(again, sent.units[1:])
-    again.finish(required(sent))
+    feed(again, WRITTEN[1:])
+    again.finish(required())
     assert again.content.read_bytes() == CONTENT
     assert {path.name for path in again.content.parent.iterdir()} == {"head", again.content.name}
 
@@ -375,9 +377,8 @@ def test_nobody_waits_for_an_upload_that_is_taken_up_and_pushed_out_it_leaves_no
 def test_what_is_given_up_at_work_leaves_nothing_and_closes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    sent, opened = sealed(), list[int]()
-    share = taken(tmp_path, sent, count)
-    share.held_bytes()
+    opened = list[int]()
+    share = durable(tmp_path, count)
     works = write_durably if count == 0 else os.pwrite
 
     def given_up_meanwhile(*given: Any) -> Any:
@@ -390,7 +391,7 @@ def test_what_is_given_up_at_work_leaves_nothing_and_closes_its_file(
     place = "servers.store.upload_parts.write_durably" if count == 0 else "os.pwrite"
     with monkeypatch.context() as patched:
         patched.setattr(place, given_up_meanwhile)
-        share.take(*sent.units[count])
+        share.take(*WRITTEN[count])
     with pytest.raises(Unavailable, match="given up"):
         share.held_bytes()
     assert list(tmp_path.iterdir()) == []
@@ -403,46 +404,35 @@ def test_what_is_given_up_at_work_leaves_nothing_and_closes_its_file(
 
 def test_what_was_pushed_out_writes_nothing_more_whoever_still_sends_it(tmp_path: Path) -> None:
     """A part that is held back comes when its upload's place, and later its very digest, is another object's."""
-    held, sent, other = uploads(tmp_path), sealed(), sealed(key=b"o" * 32)
+    held, other = uploads(tmp_path), sealed(key=b"o" * 32)
     late = held.share(UPLOAD, awaited())
     feed(late, other.units[:2])
     begin(held, replace(UPLOAD, digest="ef" * 32))
     again = held.share(UPLOAD, awaited())
-    feed(again, sent.units[:3])
+    feed(again, WRITTEN[:3])
     for call in (lambda: late.take(*other.units[2]), lambda: late.take(*other.units[0]), late.held_bytes):
         with pytest.raises(Unavailable, match="given up"):
             call()
     with pytest.raises(Unavailable, match="given up"):
         late.finish(required(other))
-    again.take(*sent.units[3])
-    again.finish(required(sent))
+    again.take(*WRITTEN[3])
+    again.finish(required())
     with pytest.raises(Unavailable, match="given up"):
         late.take(*other.units[2])
     assert again.content.read_bytes() == CONTENT
     assert late.content != again.content
 
 
-def test_every_object_has_a_file_of_its_own_and_never_empties_one(tmp_path: Path) -> None:
-    sent = sealed()
-    first = taken(tmp_path, sent, 2)
-    second = ShareInParts(tmp_path, awaited())  # as after a restart
-    assert first.content != second.content
-    first.close()
-    feed(second, sent.units[2:])
-    second.finish(required(sent))
-    assert second.content.read_bytes() == CONTENT
-
-
 def test_what_is_whole_takes_nothing_more_and_what_has_two_names_is_never_written_again(tmp_path: Path) -> None:
     """A crash between the share's second name and its row: the upload begins anew, in another file."""
-    sent, stored = sealed(), tmp_path / "stored"
+    stored = tmp_path / "stored"
     (tmp_path / "upload").mkdir()
-    share = taken(tmp_path / "upload", sent)
-    share.finish(required(sent))
-    for at, unit in sent.units:
+    share = taken(tmp_path / "upload")
+    share.finish(required())
+    for at, unit in WRITTEN:
         with pytest.raises(Unavailable, match="here already"):
             share.take(at, unit)
-    assert share.held_bytes() == len(sent.message)
+    assert share.held_bytes() == len(SENT.message)
     stored.hardlink_to(share.content)
     again = ShareInParts(tmp_path / "upload", awaited())
     assert again.held_bytes() == 0
@@ -452,27 +442,23 @@ def test_what_is_whole_takes_nothing_more_and_what_has_two_names_is_never_writte
 
 @pytest.mark.parametrize("harm", ["altered", "cut", "longer"])
 def test_no_receipt_for_a_file_that_is_not_what_was_checked(tmp_path: Path, harm: str) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent)
-    share.held_bytes()
+    share = durable(tmp_path)
     with share.content.open("r+b") as file:
         file.seek({"altered": CHUNK_BYTES + 9, "cut": 0, "longer": len(CONTENT)}[harm])
         file.truncate(CHUNK_BYTES) if harm == "cut" else file.write(b"altered")
     with pytest.raises(upload_parts.NotAsChecked, match="send them again"):
-        share.finish(required(sent))
+        share.finish(required())
 
 
 def test_no_receipt_while_anybody_can_still_write_to_the_file(tmp_path: Path) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent)
-    share.held_bytes()
+    share = durable(tmp_path)
     with share.content.open("r+b"):
         with share.content.open("rb") as file:
             if not has_writer(file):
                 pytest.skip("no leases on this file system: what is written later is noticed where it is read")
         with pytest.raises(Unavailable, match="still open elsewhere"):
-            share.finish(required(sent))
-    share.finish(required(sent))
+            share.finish(required())
+    share.finish(required())
 
 
 @pytest.mark.parametrize("leases", [True, False])
@@ -480,9 +466,8 @@ def test_a_refused_lease_counts_only_in_folders_where_leases_can_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leases: bool
 ) -> None:
     """NFS 4 refuses with EAGAIN whenever its server delegated nothing."""
-    sent, set_lease = sealed(), 1024
-    share = taken(tmp_path, sent)
-    share.held_bytes()
+    set_lease = 1024
+    share = durable(tmp_path)
 
     def fcntl_there(file: Any, command: int, argument: int = 0) -> int:
         if (command, argument) == (set_lease, fcntl.F_RDLCK) and not (leases and file.name != str(share.content)):
@@ -493,9 +478,9 @@ def test_a_refused_lease_counts_only_in_folders_where_leases_can_be_had(
     monkeypatch.setattr(fcntl, "fcntl", fcntl_there)
     if leases:
         with pytest.raises(Unavailable, match="still open elsewhere"):
-            share.finish(required(sent))
+            share.finish(required())
     else:
-        share.finish(required(sent))
+        share.finish(required())
     assert {path.name for path in tmp_path.iterdir()} == {"head", share.content.name}
 
 
@@ -508,15 +493,13 @@ def test_content_is_looked_at_before_it_is_written(tmp_path: Path) -> None:
             raise MalformedMessage("no ciphertext")
 
     share = ShareInParts(tmp_path, awaited(check=looks(write)))
-    feed(share, sealed().units)
+    feed(share, WRITTEN)
     assert written == [0, CHUNK_BYTES]
     assert share.content.stat().st_size == CHUNK_BYTES
 
 
 def test_an_upload_that_an_earlier_release_began_goes_on(tmp_path: Path) -> None:
-    sent = sealed()
-    share = taken(tmp_path, sent, 2)
-    share.held_bytes()
+    share = durable(tmp_path, 2)
     share.content.rename(tmp_path / "content")
     again = ShareInParts(tmp_path, awaited())
-    assert again.held_bytes() == sent.units[2][0]
+    assert again.held_bytes() == WRITTEN[2][0]

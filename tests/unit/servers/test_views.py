@@ -198,7 +198,7 @@ LETTERS = [
 ]
 
 
-def test_each_is_shown_its_own_letters_and_those_to_all_by_topic_and_sender() -> None:
+def test_each_is_shown_its_own_letters_and_those_to_all_but_none_that_it_sent_by_topic_and_sender() -> None:
     picture = StudyPicture(VIEW, LETTERS, 3)
     assert picture.shown_to("site-a").view.mail == (
         "checkpoint-1/requester",
@@ -207,11 +207,6 @@ def test_each_is_shown_its_own_letters_and_those_to_all_by_topic_and_sender() ->
     )
     assert picture.shown_to("requester").view.mail == ("decline-1/site-a", "decline-1/site-b")
     assert picture.shown_to("site-c").view.mail == ("checkpoint-1/requester",)
-
-
-def test_nobody_is_shown_what_it_sent() -> None:
-    picture = StudyPicture(VIEW, [letter("checkpoint-1", "requester", EVERY_SITE)], 3)
-    assert picture.shown_to("requester").view.mail == ()
 
 
 def test_those_with_the_same_letters_see_the_same_view() -> None:
@@ -359,19 +354,14 @@ def answers_of(server: Any, sizes: list[int]) -> Any:
     return answer
 
 
-def test_pages_together_are_all_studies_and_each_fits() -> None:
+def test_pages_together_are_all_studies_each_fits_and_what_is_known_is_not_said_again() -> None:
     assert len(INDEX.canonical()) > 2 * PAGE_BYTES
     sizes = list[int]()
     client = client_of(answers_of(a_server(DIGESTS), sizes))
     assert client.studies() == INDEX
     assert len(sizes) > 2
     assert max(sizes) < MAX_CONTROL_BYTES // 2
-    client.close()
-
-
-def test_what_is_known_is_not_said_again() -> None:
-    sizes = list[int]()
-    client = client_of(answers_of(a_server(DIGESTS), sizes))
+    sizes.clear()
     assert client.studies(INDEX) is INDEX
     assert len(sizes) == 1
     assert sizes[0] < 200

@@ -14,7 +14,7 @@ from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters
 from protocol.release import masked_sum_of
 from protocol.sharing import ChunkSource
-from servers.scale.passes import Shards
+from servers.scale.passes import Here, Shards, Workers
 from servers.scale.ranges import Bound, StoredShare, WrappingKey
 from servers.store.chunk_tags import ENCRYPTED, Tagger
 from servers.store.object_storage import Storage
@@ -60,6 +60,16 @@ def store_all(storage: Storage) -> list[StoredShare]:
         kind = ShareKind.SEED if site == SEEDED else ShareKind.VECTOR
         stored.append(StoredShare(name, kind, D, WRAPPING.wrap(content_key(site), name), tagger.finish()))
     return stored
+
+
+def cut_by(workers: Workers, storage: Storage, folder: Path) -> Shards:
+    """Passes in the shortest ranges, two shares a task; what is written of them lies in ``folder``."""
+    return Shards(workers, storage, WRAPPING, folder, range_elements=STEP, shares_a_task=2)
+
+
+def here(storage: Storage, folder: Path) -> Shards:
+    """Passes of this process."""
+    return cut_by(Here(storage, WRAPPING), storage, folder)
 
 
 def sources() -> list[ChunkSource]:

@@ -40,10 +40,9 @@ from tests.unit.servers.scale.stored import (
     KEY_TEXT,
     MASK,
     SITES,
-    STEP,
-    WRAPPING,
     D,
     content_key,
+    cut_by,
     masked_sum_of_one_process,
     require_bits,
     require_sum,
@@ -71,7 +70,7 @@ class _Cluster:
         return self.workers._ray
 
     def shards(self, folder: Path) -> Shards:
-        return Shards(self.workers, self.storage, WRAPPING, folder, range_elements=STEP, shares_a_task=2)
+        return cut_by(self.workers, self.storage, folder)
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +173,8 @@ _DIES_AFTER_TWO = """
 import os, signal, sys
 from pathlib import Path
 from servers.scale.ray import OnRay
-from servers.scale.passes import Shards
 from servers.scale.passes import WrittenRanges
-from tests.unit.servers.scale.stored import BOUND, MASK, STEP, WRAPPING, D, store_all
+from tests.unit.servers.scale.stored import BOUND, MASK, D, cut_by, store_all
 from servers.store.object_storage import FolderStorage
 folder, add, done = Path(sys.argv[1]), WrittenRanges.add, []
 def dies(self, bound, written):
@@ -187,7 +185,7 @@ def dies(self, bound, written):
 WrittenRanges.add = dies
 storage = FolderStorage(folder / "storage")
 workers = OnRay(None, 1, str(folder / "storage"), folder / "wrapping.key")
-cut = Shards(workers, storage, WRAPPING, folder / "sums", range_elements=STEP, shares_a_task=2)
+cut = cut_by(workers, storage, folder / "sums")
 cut.masked_sum(BOUND, store_all(storage), MASK, D).elements(0, D)
 """
 
@@ -206,7 +204,7 @@ def test_a_server_killed_in_the_middle_of_a_sum_goes_on_where_it_was(cluster: _C
 
     workers = object.__new__(Counted)
     workers.__dict__.update(vars(cluster.workers))
-    again = Shards(workers, cluster.storage, WRAPPING, cluster.folder / "sums", range_elements=STEP, shares_a_task=2)
+    again = cut_by(workers, cluster.storage, cluster.folder / "sums")
     require_sum(again, stored)
     assert len(asked) == 2
 
@@ -250,13 +248,12 @@ import hashlib
 import sys
 from pathlib import Path
 from servers.scale.ray import OnRay
-from servers.scale.passes import Shards
 from servers.store.object_storage import FolderStorage
-from tests.unit.servers.scale.stored import BOUND, D, MASK, STEP, WRAPPING, store_all
+from tests.unit.servers.scale.stored import BOUND, D, MASK, cut_by, store_all
 address, folder = sys.argv[1], Path(sys.argv[2])
 storage = FolderStorage(folder / "storage")
 workers = OnRay(address, 1, str(folder / "storage"), folder / "wrapping.key")
-cut = Shards(workers, storage, WRAPPING, folder / "sums", range_elements=STEP, shares_a_task=2)
+cut = cut_by(workers, storage, folder / "sums")
 masked = cut.masked_sum(BOUND, store_all(storage), MASK, D).elements(0, D)
 print("sum", hashlib.sha256(masked.tobytes()).hexdigest())
 workers.close()

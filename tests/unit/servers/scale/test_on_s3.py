@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from protocol.errors import ProtocolViolation, Unavailable
-from servers.scale.passes import Here, Shards
 from servers.scale.ray import OnRay
 from servers.store.object_storage import RemoteStorage, open_storage
 from tests.ports import more_free_ports
@@ -30,8 +29,9 @@ from tests.unit.servers.scale.stored import (
     KEY_TEXT,
     MASK,
     STEP,
-    WRAPPING,
     D,
+    cut_by,
+    here,
     require_bits,
     store_all,
     values,
@@ -134,7 +134,7 @@ def test_a_store_that_is_away_is_waited_for(storage: RemoteStorage, monkeypatch:
 
 
 def test_passes_over_it_have_the_bits_of_one_process(storage: RemoteStorage, tmp_path: Path) -> None:
-    cut = Shards(Here(storage, WRAPPING), storage, WRAPPING, tmp_path, range_elements=STEP, shares_a_task=2)
+    cut = here(storage, tmp_path)
     require_bits(cut, store_all(storage))
     names = set(storage.names())
     cut.forget(BOUND.study)
@@ -149,8 +149,7 @@ def test_so_do_tasks_of_a_cluster(endpoint: str, tmp_path: Path) -> None:
     storage = open_storage(url)
     workers = OnRay(None, 2, url, write_key(tmp_path))
     try:
-        cut = Shards(workers, storage, WRAPPING, tmp_path / "sums", range_elements=STEP, shares_a_task=2)
-        require_bits(cut, store_all(storage))
+        require_bits(cut_by(workers, storage, tmp_path / "sums"), store_all(storage))
     finally:
         workers.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.channel.sealing import encrypt_body
 from protocol.errors import BrokenSeal, ConfigurationError, ProtocolViolation, ShareAltered, Unavailable
-from servers.scale.passes import Here, Shards, Workers, Written, WrittenRanges
+from servers.scale.passes import Here, Written, WrittenRanges
 from servers.scale.ranges import Done, SketchDone, SumDone, SumTask, Task, WrappingKey, read_wrapping_key
 from servers.store.object_storage import FolderStorage, open_storage
 from tests.unit.servers.scale.stored import (
@@ -27,6 +27,8 @@ from tests.unit.servers.scale.stored import (
     WRAPPING,
     D,
     content_key,
+    cut_by,
+    here,
     masked_sum_of_one_process,
     require_bits,
     require_sum,
@@ -65,12 +67,8 @@ def storage(tmp_path: Path) -> FolderStorage:
     return FolderStorage(tmp_path / "storage")
 
 
-def shards(workers: Workers, storage: FolderStorage, tmp_path: Path) -> Shards:
-    return Shards(workers, storage, WRAPPING, tmp_path / "sums", range_elements=STEP, shares_a_task=2)
-
-
 def test_sketches_and_masked_sums_have_the_bits_of_one_process(tmp_path: Path, storage: FolderStorage) -> None:
-    stored, cut = store_all(storage), shards(Here(storage, WRAPPING), storage, tmp_path)
+    stored, cut = store_all(storage), here(storage, tmp_path / "sums")
     require_bits(cut, stored)
     masked = cut.masked_sum(BOUND, stored, MASK, D)
     assert masked.elements(STEP - 3, STEP + 5).tobytes() == masked_sum_of_one_process()[STEP - 3 : STEP + 5].tobytes()
@@ -82,14 +80,14 @@ def test_sketches_and_masked_sums_have_the_bits_of_one_process(tmp_path: Path, s
 def test_small_models_are_their_own_sketch(tmp_path: Path, storage: FolderStorage) -> None:
     stored = [replace(one, length=D) for one in store_all(storage)]
     few = PARAMETERS.model_copy(update={"dimension": 2000})
-    found = shards(Here(storage, WRAPPING), storage, tmp_path).sketches(BOUND, stored, few)
+    found = here(storage, tmp_path / "sums").sketches(BOUND, stored, few)
     assert [one.tobytes() for one in found] == [source(0, 2000).tobytes() for source in sources()]
 
 
 def test_a_restart_does_only_what_is_not_written(tmp_path: Path, storage: FolderStorage) -> None:
     stored, first = store_all(storage), Watched(storage)
     first.most = 2
-    begun = shards(first, storage, tmp_path)
+    begun = cut_by(first, storage, tmp_path / "sums")
     with pytest.raises(Unavailable, match="the cluster is gone"):
         begun.masked_sum(BOUND, stored, MASK, D).elements(0, D)
     begun.close()
@@ -97,7 +95,7 @@ def test_a_restart_does_only_what_is_not_written(tmp_path: Path, storage: Folder
     with (next((tmp_path / "sums").iterdir())).open("ab") as file:
         file.write(b'{"start": 65')  # the crash came in the middle of a line
     second = Watched(storage)
-    again = shards(second, storage, tmp_path)
+    again = cut_by(second, storage, tmp_path / "sums")
     again.sweep([one.name for one in stored])
     found = again.masked_sum(BOUND, stored, MASK, D).elements(0, D)
     assert (first.did, second.did) == ([0, STEP], [2 * STEP, 3 * STEP])
@@ -107,7 +105,7 @@ def test_a_restart_does_only_what_is_not_written(tmp_path: Path, storage: Folder
 def test_a_pass_that_failed_is_made_anew_by_whoever_asks_next(tmp_path: Path, storage: FolderStorage) -> None:
     stored, workers = store_all(storage), Watched(storage)
     workers.most = 2
-    cut = shards(workers, storage, tmp_path)
+    cut = cut_by(workers, storage, tmp_path / "sums")
     with pytest.raises(Unavailable):
         cut.masked_sum(BOUND, stored, MASK, D).elements(0, D)
     workers.most = 10**9
@@ -124,18 +122,18 @@ def test_results_of_another_attempt_are_dropped(tmp_path: Path, storage: FolderS
     (one,) = late
     assert isinstance(one, SumDone)
     workers.also = [one, replace(one, bound=BOUND), SketchDone(other, 0, 0, b"", one.cost)]
-    cut = shards(workers, storage, tmp_path)
+    cut = cut_by(workers, storage, tmp_path / "sums")
     require_bits(cut, stored)
 
 
 @pytest.mark.parametrize("harm", ["altered", "gone"])
 def test_a_range_that_is_not_as_it_was_written_is_made_again(tmp_path: Path, storage: FolderStorage, harm: str) -> None:
     stored, workers = store_all(storage), Watched(storage)
-    cut = shards(workers, storage, tmp_path)
+    cut = cut_by(workers, storage, tmp_path / "sums")
     cut.masked_sum(BOUND, stored, MASK, D).elements(0, D)
     (name,) = (one for one in storage.names() if one.endswith(f"{STEP:012d}"))
     storage.delete([name]) if harm == "gone" else storage.write(name, bytes(8 * STEP))
-    again = shards(workers, storage, tmp_path)
+    again = cut_by(workers, storage, tmp_path / "sums")
     with pytest.raises(Unavailable, match="not what its worker wrote"):
         again.masked_sum(BOUND, stored, MASK, D).elements(0, D)
     require_sum(again, stored)
@@ -168,7 +166,7 @@ def test_half_a_line_spoils_none_behind_it(tmp_path: Path) -> None:
 
 def test_what_is_forgotten_is_gone_and_given_up(tmp_path: Path, storage: FolderStorage) -> None:
     stored = store_all(storage)
-    cut = shards(Here(storage, WRAPPING), storage, tmp_path)
+    cut = here(storage, tmp_path / "sums")
     masked = cut.masked_sum(BOUND, stored, MASK, D)
     masked.elements(0, D)
     cut.forget("another study")
@@ -190,14 +188,14 @@ def test_sketches_that_are_given_up_say_so(tmp_path: Path, storage: FolderStorag
                 assert cut is not None
                 cut.forget(BOUND.study)
 
-    cut = shards(Slow(storage, WRAPPING), storage, tmp_path)
+    cut = cut_by(Slow(storage, WRAPPING), storage, tmp_path / "sums")
     with pytest.raises(Unavailable, match="were given up"):
         cut.sketches(BOUND, stored, PARAMETERS)
 
 
 def test_a_share_that_is_gone_or_wrapped_otherwise_is_no_sum(tmp_path: Path, storage: FolderStorage) -> None:
     stored = store_all(storage)
-    cut = shards(Here(storage, WRAPPING), storage, tmp_path)
+    cut = here(storage, tmp_path / "sums")
     with pytest.raises(BrokenSeal, match="another than the server's"):
         cut.masked_sum(BOUND, [replace(stored[0], wrapped_key=stored[2].wrapped_key)], MASK, D).elements(0, 8)
     storage.delete([stored[0].name])
@@ -210,7 +208,7 @@ def test_a_share_that_was_swapped_under_its_own_key_is_never_used(
     tmp_path: Path, storage: FolderStorage, site: int
 ) -> None:
     """Its site knows the content key, so what it put there opens; the tags are under a key of the server's."""
-    stored, cut = store_all(storage), shards(Here(storage, WRAPPING), storage, tmp_path)
+    stored, cut = store_all(storage), here(storage, tmp_path / "sums")
     size = 32 if site == SEEDED else 8 * D
     storage.write(stored[site].name, b"".join(encrypt_body(content_key(site), [bytes(size)])))
     with pytest.raises(ShareAltered, match=stored[site].name):
@@ -246,7 +244,7 @@ def test_ranges_are_read_from_what_fsspec_reads(tmp_path: Path) -> None:
     stored = store_all(storage)
     asked, read = list[int](), storage.read
     storage.read = lambda name, offset, size: asked.append(size) or read(name, offset, size)  # type: ignore[method-assign,func-returns-value]
-    cut = Shards(Here(storage, WRAPPING), storage, WRAPPING, tmp_path / "sums", range_elements=STEP, shares_a_task=2)
+    cut = here(storage, tmp_path / "sums")
     found = cut.sketches(BOUND, stored, PARAMETERS)
     assert [one.tobytes() for one in found] == [one.tobytes() for one in sketches_of_one_process()]
     assert set(asked) == {storage.ahead_bytes}
