@@ -134,11 +134,11 @@ def _read(schema: TableSchema, tables: Tables) -> tuple[Rows, int]:
     """All rows, and how many of them are the training table's; what is wrong with them is a finding."""
     findings = tables.findings
     require_named(schema, tables.training, tables.test)
-    rows = joined(schema, list(read_rows(schema, tables.training, tables.site, findings)))
+    rows = read_rows(schema, tables.training, tables.site, findings)
     count, both = len(rows), 0
     if tables.test is not None:
         findings.table = tables.test.where
-        apart = joined(schema, list(read_rows(schema, tables.test, tables.site, findings)))
+        apart = read_rows(schema, tables.test, tables.site, findings)
         findings.table = ""
         ours, theirs = patient_ids(schema, rows), patient_ids(schema, apart)
         both = 0 if ours is None or theirs is None else len(np.intersect1d(ours, theirs))

@@ -49,24 +49,25 @@ class Rows:
         return Rows(tuple(values[chosen] for values in self.columns))
 
 
-def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> Iterator[Rows]:
-    """The rows of a table, batch by batch; nothing after a finding about the whole table, such as a missing column.
+def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> Rows:
+    """The rows of a table; none after a finding about the whole table, such as a missing column.
 
     Rows that lack a value whose rule is ``drop_row`` are left out and counted.
     """
     found = places(schema, table, site, findings)
     if len(found) < len(schema.columns):
-        return
+        return joined(schema, ())
     readers = [ColumnReader(place, _marks(schema, place.column), site, findings) for place in found]
-    before = 0
+    before, parts = 0, list[Rows]()
     for batch in table.batches:
         read = [reader.read(texts_of(batch.column(reader.index), reader.column.name), before) for reader in readers]
-        kept = _kept(schema, [column.missing for column in read], before, findings)
-        yield Rows(tuple(column.values for column in read)).where(kept)
+        kept = _kept(schema, [missing for _, missing in read], before, findings)
+        parts.append(Rows(tuple(values for values, _ in read)).where(kept))
         before += batch.num_rows
     if not table.query:  # a database's numbers have no notation of their own
         for reader in readers:
             reader.close()
+    return joined(schema, parts)
 
 
 def joined(schema: TableSchema, parts: Sequence[Rows]) -> Rows:

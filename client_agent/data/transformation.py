@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_agent.data.findings import Findings, Problem
-from client_agent.data.rows import Rows, joined, read_rows
+from client_agent.data.rows import Rows, read_rows
 from client_agent.data.schema_check import TRANSFORMATION_FILE
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import Table, open_table, table_of
@@ -140,7 +140,7 @@ def _transformed(
     given = transformation.table
     _require_spreads(transformation)
     of_features = TableSchema.model_construct(**{**dict(given), "columns": given.having(ColumnRole.FEATURE)})
-    rows = joined(of_features, list(read_rows(of_features, table, site, findings)))
+    rows = read_rows(of_features, table, site, findings)
     found = [finding.text for finding in findings if finding.problem is not Problem.COUNTED_AS_OTHER]
     if found:
         hint = hint if any(finding.problem in _OF_NAMES for finding in findings) else ""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.data.findings import Findings
-from client_agent.data.rows import joined, read_rows
+from client_agent.data.rows import read_rows
 from client_agent.data.site_table import PLAIN, POINTED, SiteTable, read_site_table
 from client_agent.data.source import open_table, text_columns
 from client_agent.data.transformation import transform_file
@@ -173,7 +173,7 @@ def _ready_table(model: Exported, path: Path, site: SiteTable, keep: Collection[
         raise ConfigurationError(f"{path}: its first line holds numbers: it must name the columns")
     numbers = tuple(ColumnSpec.model_construct(name=name, type=ColumnType.NUMBER) for name in names)
     schema = TableSchema.model_construct(columns=numbers)
-    rows = joined(schema, list(read_rows(schema, table, site, findings)))
+    rows = read_rows(schema, table, site, findings)
     found = "; ".join(finding.text for finding in findings)
     if found:
         raise ConfigurationError(f"{path}: no prediction for these rows, as this study has no [schema]: {found}")

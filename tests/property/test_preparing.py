@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from client_agent.data.findings import Findings
 from client_agent.data.prepare import Prepared, Side, Tables, patient_ids, prepared, sides
-from client_agent.data.rows import joined, read_rows
+from client_agent.data.rows import read_rows
 from client_agent.data.site_table import PLAIN
 from client_agent.data.source import table_of
 from client_agent.data.transformation import Transformation, transform_rows
@@ -74,4 +74,4 @@ def test_rows_that_are_tested_on_scale_nothing(
 
 def joined_rows(which: int, rows: list[dict[str, str | None]]):
     table = table_of(pa.Table.from_pylist(rows), "made up")
-    return joined(SCHEMAS[which], list(read_rows(SCHEMAS[which], table, PLAIN, Findings())))
+    return read_rows(SCHEMAS[which], table, PLAIN, Findings())

@@ -16,7 +16,7 @@ import pytest
 
 from client_agent.data.draft import draft
 from client_agent.data.findings import Findings, Problem
-from client_agent.data.rows import joined, read_rows
+from client_agent.data.rows import read_rows
 from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable, read_site_table
 from client_agent.data.source import table_of
 from client_agent.data.values import Values
@@ -47,7 +47,7 @@ def looked_at(
     of_x = schema({"missing": "drop_row" if column.get("role") else "median", **column}, other, AGE)
     table = pa.table({"x": texts, "y": ["true"] * len(texts), "age": ["50"] * len(texts)})
     findings = Findings()
-    return joined(of_x, list(read_rows(of_x, table_of(table, "made up"), site, findings))).columns[0], findings
+    return read_rows(of_x, table_of(table, "made up"), site, findings).columns[0], findings
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_sites_notation_holds_whatever_a_number_is_for(more: dict[str, Any]) -
     of_x = schema({**X, **more}, *others)
     table = pa.table({"x": ["1.200,5", "0,5"], "age": ["5,5", "6"], "y": ["1", "0"]})
     findings = Findings()
-    rows = joined(of_x, list(read_rows(of_x, table_of(table, "made up"), POINTS, findings)))
+    rows = read_rows(of_x, table_of(table, "made up"), POINTS, findings)
     assert [finding.text for finding in findings] == []
     assert rows.columns[0].tolist() == [1200.5, 0.5]
 
