@@ -8,12 +8,11 @@ from typing import Final
 import stamina
 import structlog
 
-from client_agent.learning.scores import shown_score
+from client_agent.learning.scores import first_scores
 from client_agent.site.events import RoundEnd, RoundRecord
 from host.log import configure
 from protocol.messages.control import Purpose
 
-SHOWN_SCORES: Final = 2
 _WEIGHED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.RANKED, RoundEnd.CLOSED})
 _PURPOSES: Final = {
     Purpose.UPDATE: "",
@@ -28,7 +27,7 @@ def round_line(record: RoundRecord, before: RoundRecord | None) -> str:
     """State, cost, scores on this site's test data, weights; reasons that the line ``before`` gave are not repeated."""
     weighed = record.alphas if record.state in _WEIGHED else ()  # nobody's weight counts where nothing was shared
     alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in weighed)
-    scored = "".join(f", {shown_score(score)}" for score in record.test_scores[:SHOWN_SCORES])
+    scored = f", {first_scores(record.test_scores)}" if record.test_scores else ""
     kilobytes = (record.bytes_up + record.bytes_down) / 1000
     reason = f" ({record.reason_after(before)})" if record.reason else ""
     what = record.state.value + _PURPOSES[record.purpose]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import stamina
 
-from client_agent.cli.round_lines import SHOWN_SCORES, round_line
+from client_agent.cli.round_lines import round_line
 from client_agent.cli.tables import add_row, console, json_line, table
-from client_agent.learning.scores import FinalScores, shown_score
+from client_agent.learning.scores import FinalScores, first_scores, shown_score
 from client_agent.page.study_state import federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
@@ -167,7 +167,6 @@ def _print_final_scores(path: Path) -> None:
 def _print_table(records: tuple[RoundRecord, ...]) -> None:
     shown = table("round", "state", "took part", "not in it", "isolation", "on its own test data", "seconds")
     for before, record in after_each(records):
-        scored = ", ".join(shown_score(score) for score in record.test_scores[:SHOWN_SCORES])
         add_row(
             shown,
             str(record.round),
@@ -175,7 +174,7 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             ", ".join(record.took_part),
             record.missing_after(before) or ", ".join(record.failed_check),
             "" if record.isolation is None else f"{record.isolation:.3f}",
-            scored,
+            first_scores(record.test_scores),
             f"{record.seconds:.2f}",
         )
     console().print(shown)

@@ -135,3 +135,12 @@ def shown_score(score: Score) -> str:
         return f"{score.name} - ({score.reason})"
     interval = "" if score.low is None or score.high is None else f" [{score.low:.3f}, {score.high:.3f}]"
     return f"{score.name} {score.value:.3f}{interval}"
+
+
+FIRST_SCORES: Final = 2
+"""The number of metrics that are shown of a round: the first ones of the study's task."""
+
+
+def first_scores(scores: tuple[Score, ...]) -> str:
+    """A round's first scores as people read them."""
+    return ", ".join(map(shown_score, scores[:FIRST_SCORES]))

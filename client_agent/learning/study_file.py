@@ -76,24 +76,6 @@ class Finished:
 
 
 B = TypeVar("B", bound=BaseModel)
-_AS_WRITTEN: Final = {
-    "name",
-    "rule",
-    "training",
-    "rounds",
-    "list_every",
-    "round_deadline_s",
-    "correlation_source",
-    "protection",
-    "ranking",
-    "seed",
-    "task",
-    "data_schema",
-    "summary",
-    "tags",
-    "privacy",
-}
-"""Parts of a study that stand in its file as they are."""
 _MODEL_AS_WRITTEN: Final = {"kind", "inputs", "hidden", "activation", "dropout", "personal", "buffers"}
 
 
@@ -297,7 +279,7 @@ def study_from_table(
     study = _strict(
         Study,
         {
-            **table.model_dump(mode="json", include=_AS_WRITTEN),
+            **table.model_dump(mode="json", exclude={"model", "parameters", "finish"}),
             "roster_digest": roster.digest(),
             "parameters": _strict(StudyParameters, parameters, f"{source}: parameters").model_dump(),
             "model": model.model_dump(mode="json"),

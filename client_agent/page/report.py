@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.learning.scores import FinalScores, MetricName, Score, shown_score, value_of, words_of
+from client_agent.learning.scores import FIRST_SCORES, FinalScores, MetricName, Score, first_scores, value_of, words_of
 from client_agent.model.card import CardPrivacy, ModelCard, Named, card_markdown, card_of, privacy_of, versions_of
 from client_agent.model.site_model import held_model
-from client_agent.net.ledger import LedgerEntry, Totals, read_ledger, without_number
+from client_agent.net.ledger import LedgerEntry, by_purpose, read_ledger
 from client_agent.page.charts import Curve, chart, document, figure, table
 from client_agent.page.study_state import Federated, federated, outcome_text, stand_of, sums_of
 from client_agent.settings import AgentSettings
@@ -44,8 +44,6 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import Roster, Study
 from protocol.text import printable
 
-_FOLLOWED: Final = 2
-"""The number of metrics that get a curve: the first ones of the study's task."""
 _SHOWN_ROUNDS: Final = 500
 _ROUND: Final = (
     "round",
@@ -245,10 +243,6 @@ def _costs(entries: tuple[LedgerEntry, ...], study: str) -> tuple[tuple[Cost, ..
 
 
 def _summed(entries: Iterable[LedgerEntry]) -> tuple[Cost, ...]:
-    found: dict[tuple[str, str], Totals] = {}
-    for one in entries:
-        key = (one.server, without_number(one.purpose))
-        found[key] = found.get(key, Totals()).with_entry(one)
     return tuple(
         Cost(
             server=server,
@@ -257,7 +251,7 @@ def _summed(entries: Iterable[LedgerEntry]) -> tuple[Cost, ...]:
             sent_bytes=totals.socket_sent_bytes,
             received_bytes=totals.socket_received_bytes,
         )
-        for (server, purpose), totals in sorted(found.items())
+        for (server, purpose), totals in by_purpose(entries).items()
     )
 
 
@@ -348,7 +342,7 @@ def _best(report: StudyReport) -> str:
 
 
 def _curves(report: StudyReport) -> Iterator[str]:
-    names = [score.name for record in report.rounds[-1:] for score in record.test_scores[:_FOLLOWED]]
+    names = [score.name for record in report.rounds[-1:] for score in record.test_scores[:FIRST_SCORES]]
     for name in names:
         curve = Curve(_metric(name), _points(report, partial(_score_of, name)))
         shown = chart([curve], curve.name)
@@ -428,7 +422,7 @@ def _round_row(record: RoundRecord) -> tuple[str, ...]:
         ", ".join(record.took_part),
         missing,
         _number(record.isolation, 3),
-        ", ".join(shown_score(score) for score in record.test_scores[:_FOLLOWED]),
+        first_scores(record.test_scores),
         f"{record.seconds:.1f}",
         f"{(record.bytes_up + record.bytes_down) / 1000:,.0f}",
     )
