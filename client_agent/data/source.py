@@ -85,11 +85,6 @@ def open_table(path: Path, site: SiteTable, findings: Findings, *, header: bool)
     return _csv(path, site, _encoding(path, begins, site), findings, header=header)
 
 
-def table_of(rows: pa.Table, where: str) -> Table:
-    """A table in memory."""
-    return Table(where, tuple(rows.column_names), rows.num_columns, rows.to_batches(_BATCH_ROWS))
-
-
 def texts_of(array: pa.Array, name: str) -> pa.Array:
     """A column whose texts are comparable; numbers and times as they are. Raises: ConfigurationError for other types"""
     if pa.types.is_dictionary(array.type):

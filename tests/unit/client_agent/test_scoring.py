@@ -113,6 +113,7 @@ def test_survival_is_scored_as_scikit_survivals_own_model_is() -> None:
         (predicted(TaskKind.CLASSES, [[0, 1], [1, 0]], [1, 1]), "auroc", "no example of class 0"),
         (predicted(TaskKind.CLASSES, [[0, 1], [1, 0]], [1, 1]), "calibration_slope", "no example of class 0"),
         (predicted(TaskKind.CLASSES, [[0, 1], [1, 0]], [1, 0]), "calibration_slope", "wholly separated"),
+        (predicted(TaskKind.CLASSES, np.zeros((8, 2)), np.arange(8) % 2), "calibration_slope", "odds hardly differ"),
         (predicted(TaskKind.CLASSES, [[0, np.nan], [1, 0]], [1, 0]), "accuracy", "outputs are not finite"),
         (predicted(TaskKind.MULTI_LABEL, [[0.0], [1.0]], np.ones((2, 1))), "auprc", "no example of class 0"),
         (predicted(TaskKind.REGRESSION, [[0.0], [1.0]], np.ones((2, 1))), "r2", "do not vary"),
