@@ -129,12 +129,16 @@ def words_of(metric: str) -> str:
     return _WORDS.get(metric, metric.replace("_", " "))
 
 
-def shown_score(score: Score) -> str:
-    """A score as people read it: three decimals, with its interval where there is one."""
+def shown_value(score: Score) -> str:
+    """A score's value as people read it: three decimals, with its interval where there is one."""
     if score.value is None:
-        return f"{score.name} - ({score.reason})"
+        return f"- ({score.reason})"
     interval = "" if score.low is None or score.high is None else f" [{score.low:.3f}, {score.high:.3f}]"
-    return f"{score.name} {score.value:.3f}{interval}"
+    return f"{score.value:.3f}{interval}"
+
+
+def shown_score(score: Score) -> str:
+    return f"{score.name} {shown_value(score)}"
 
 
 FIRST_SCORES: Final = 2

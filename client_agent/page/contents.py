@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -14,7 +13,8 @@ from zipfile import ZIP_STORED, ZipFile
 from markupsafe import Markup
 
 from client_agent.learning.scores import FIRST_SCORES, first_scores
-from client_agent.page.charts import Curve, chart
+from client_agent.page.charts import over_rounds
+from client_agent.page.study_state import of_sites
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, SiteValue, after_each, last_metrics, read_metrics
 from client_agent.site.models import Kept, finished_model, kept_model
@@ -86,15 +86,8 @@ def _zipped(folder: Path, within: Path) -> BinaryIO:
         return file
 
 
-def lines_over_rounds(title: str, points: Iterable[tuple[str, int, float]]) -> Markup:
-    """One line for each name over the rounds; nothing where there is not one finite value."""
-    series: dict[str, list[tuple[int, float]]] = {}
-    for name, number, value in points:
-        series.setdefault(name, []).append((number, value))
-    if not any(math.isfinite(value) for line in series.values() for _, value in line):
-        return Markup("")
-    curves = [Curve(name, tuple(line)) for name, line in series.items()]
-    return Markup(chart(curves, title, floor=0.0))  # noqa: S704 - the chart escapes every text
+def _chart(label: str, points: Iterable[tuple[str, int, float]]) -> Markup:
+    return Markup(over_rounds(label, points))  # noqa: S704 - the chart escapes every text
 
 
 def all_studies(settings: AgentSettings, site: SiteStanding) -> list[tuple[StudyStanding, str]]:
@@ -123,12 +116,12 @@ def one_study(settings: AgentSettings, roster: Roster, name: str) -> dict[str, o
         "standing": study_standing(settings, known),
         "statements": in_plain_words(known.study, roster, settings.policy, own_examples(settings.data)),
         "rounds": [_round(*pair) for pair in reversed(list(after_each(records[-_SHOWN_ROUNDS:])))],
-        "metrics": lines_over_rounds(
+        "metrics": _chart(
             "the model on this site's own test examples",
             ((score.name, number, score.value) for number, score in tested if score.value is not None),
         ),
-        "weights": lines_over_rounds("each site's weight", _of_sites(records, lambda record: record.alphas)),
-        "distances": lines_over_rounds(opens, _of_sites(records, _opened)),
+        "weights": _chart("each site's weight", of_sites(records, lambda record: record.alphas)),
+        "distances": _chart(opens, of_sites(records, _opened)),
         "models": models_at(known),
         "opens": opens,
         "may_say": known.waits and not known.over,
@@ -161,10 +154,3 @@ def _listed(values: tuple[SiteValue, ...]) -> str:
 def _opened(record: RoundRecord) -> tuple[SiteValue, ...]:
     """The numbers about single sites that the requester opened; contributors' records have none."""
     return record.distances or record.norms or record.inner_products
-
-
-def _of_sites(
-    records: tuple[RoundRecord, ...], values: Callable[[RoundRecord], tuple[SiteValue, ...]]
-) -> Iterator[tuple[str, int, float]]:
-    """A value of each site in each round, of what the requester alone has in its records."""
-    return ((one.site, record.round, one.value) for record in records for one in values(record))

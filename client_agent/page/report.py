@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from html import escape
 from typing import Final, Literal
 
@@ -17,8 +16,8 @@ from client_agent.learning.scores import FIRST_SCORES, FinalScores, MetricName, 
 from client_agent.model.card import CardPrivacy, ModelCard, Named, card_markdown, card_of, privacy_of, versions_of
 from client_agent.model.site_model import held_model
 from client_agent.net.ledger import LedgerEntry, by_purpose, read_ledger
-from client_agent.page.charts import Curve, chart, document, figure, table
-from client_agent.page.study_state import Federated, federated, outcome_text, stand_of, sums_of
+from client_agent.page.charts import document, figure, over_rounds, table
+from client_agent.page.study_state import Federated, federated, of_sites, outcome_text, stand_of, sums_of
 from client_agent.settings import AgentSettings
 from client_agent.site.events import (
     METRICS,
@@ -56,6 +55,9 @@ _ROUND: Final = (
     "s",
     "kB",
 )
+
+
+_OPENED: Final = "Each contributor's, opened to the requester alone."
 
 
 class _Frozen(BaseModel):
@@ -148,7 +150,7 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
     journal = StudyJournal(settings.state_dir, name) if folder.is_dir() else None
     card, no_card = _card(settings, roster, name)
     rewards = {one.site: one for one in rewards_of(records, settings.site, roster.requester)}
-    own, others = _costs(read_ledger(settings.state_dir / "ledger.jsonl"), name)
+    entries = read_ledger(settings.state_dir / "ledger.jsonl")
     return StudyReport(
         study=name,
         study_digest=study.digest(),
@@ -173,9 +175,11 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
         best=None if journal is None else kept_model(journal, Kept.BEST),
         ranking=None if journal is None else journal.read(folder / RANKING_FILE, Ranking),
         summary=None if journal is None else journal.read(folder / SUMMARY_FILE, Summary),
-        privacy=_privacy(settings, came_with, study),
-        costs=own,
-        costs_of_all=others,
+        privacy=None
+        if study.record_noise is None
+        else privacy_of(study, budget_memory(settings.state_dir, came_with).trainings, settings.policy),
+        costs=_costs(one for one in entries if one.study == name),
+        costs_of_all=_costs(one for one in entries if one.study is None),
         card=card,
         no_card=no_card,
         versions=versions_of(study.model),
@@ -201,12 +205,6 @@ def _transformation(settings: AgentSettings, study: Study) -> str | None:
 
     path = settings.data / TRANSFORMATION_FILE
     return load_transformation(path).digest if study.data_schema is not None and path.exists() else None
-
-
-def _privacy(settings: AgentSettings, came_with: str, study: Study) -> CardPrivacy | None:
-    if study.record_noise is None:
-        return None
-    return privacy_of(study, budget_memory(settings.state_dir, came_with).trainings, settings.policy)
 
 
 def _story(site: str, records: tuple[RoundRecord, ...], reward: Reward | None) -> SiteStory:
@@ -237,12 +235,7 @@ def _missed(absences: Iterable[Absence]) -> tuple[Missed, ...]:
     return tuple(Missed(why=why, rounds=rounds, text=texts[why]) for why, rounds in counts.items())
 
 
-def _costs(entries: tuple[LedgerEntry, ...], study: str) -> tuple[tuple[Cost, ...], tuple[Cost, ...]]:
-    own = [one for one in entries if one.study == study]
-    return _summed(own), _summed(one for one in entries if one.study is None)
-
-
-def _summed(entries: Iterable[LedgerEntry]) -> tuple[Cost, ...]:
+def _costs(entries: Iterable[LedgerEntry]) -> tuple[Cost, ...]:
     return tuple(
         Cost(
             server=server,
@@ -341,52 +334,35 @@ def _best(report: StudyReport) -> str:
     )
 
 
-def _curves(report: StudyReport) -> Iterator[str]:
-    names = [score.name for record in report.rounds[-1:] for score in record.test_scores[:FIRST_SCORES]]
-    for name in names:
-        curve = Curve(_metric(name), _points(report, partial(_score_of, name)))
-        shown = chart([curve], curve.name)
-        yield figure(
-            curve.name[:1].upper() + curve.name[1:], "On this site's own test examples, after every round.", shown
-        )
-    if any(record.alphas for record in report.rounds):
-        caption = "Each contributor's weight under the study's rule, in full precision, after every round."
-        yield figure("Weights", caption, _of_sites(report, lambda record: record.alphas, "weight"))
-    for title, take in _OPENED:
-        if any(take(record) for record in report.rounds):
-            caption = "Each contributor's, opened to the requester alone."
-            yield figure(title, caption, _of_sites(report, take, title.lower()))
-    isolation = Curve(report.site, _points(report, lambda record: record.isolation))
-    if isolation.points:
-        caption = "How far off the best estimate of anybody's update would be, for one who has all sums and lists."
-        yield figure("Isolation", caption, chart([isolation], "isolation", floor=0.0))
-
-
-_OPENED: Final[tuple[tuple[str, Callable[[RoundRecord], tuple[SiteValue, ...]]], ...]] = (
-    ("Distances", lambda record: record.distances),
-    ("Lengths", lambda record: record.norms),
-    ("Inner products", lambda record: record.inner_products),
+_OF_SITES: Final[tuple[tuple[str, str, Callable[[RoundRecord], tuple[SiteValue, ...]]], ...]] = (
+    (
+        "Weights",
+        "Each contributor's weight under the study's rule, in full precision, after every round.",
+        lambda record: record.alphas,
+    ),
+    ("Distances", _OPENED, lambda record: record.distances),
+    ("Lengths", _OPENED, lambda record: record.norms),
+    ("Inner products", _OPENED, lambda record: record.inner_products),
 )
 
 
-def _score_of(name: str, record: RoundRecord) -> float | None:
-    return value_of(record.test_scores, name)
-
-
-def _points(report: StudyReport, take: Callable[[RoundRecord], float | None]) -> tuple[tuple[int, float], ...]:
-    found = [(record.round, take(record)) for record in report.rounds]
-    return tuple((number, value) for number, value in found if value is not None)
-
-
-def _of_sites(report: StudyReport, take: Callable[[RoundRecord], tuple[SiteValue, ...]], label: str) -> str:
-    curves = [
-        Curve(
-            one.site,
-            tuple((record.round, v.value) for record in report.rounds for v in take(record) if v.site == one.site),
-        )
-        for one in report.sites
-    ]
-    return chart(curves, label, floor=0.0)
+def _curves(report: StudyReport) -> Iterator[str]:
+    records = report.rounds
+    for name in [score.name for record in records[-1:] for score in record.test_scores[:FIRST_SCORES]]:
+        values = [(record.round, value_of(record.test_scores, name)) for record in records]
+        metric, caption = _metric(name), "On this site's own test examples, after every round."
+        shown = over_rounds(metric, ((metric, number, one) for number, one in values if one is not None), None)
+        if shown:
+            yield figure(metric[:1].upper() + metric[1:], caption, shown)
+    for title, caption, take in _OF_SITES:
+        shown = over_rounds(title.lower(), of_sites(records, take))
+        if shown:
+            yield figure(title, caption, shown)
+    known = ((report.site, record.round, record.isolation) for record in records if record.isolation is not None)
+    isolation = over_rounds("isolation", known)
+    if isolation:
+        caption = "How far off the best estimate of anybody's update would be, for one who has all sums and lists."
+        yield figure("Isolation", caption, isolation)
 
 
 def _sites(report: StudyReport) -> str:
