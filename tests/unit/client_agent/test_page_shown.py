@@ -15,7 +15,7 @@ import pytest
 from client_agent.cli.status import show_status
 from client_agent.net.contacts import CONTACTS, Contacts
 from client_agent.page.app import Door
-from client_agent.page.contents import lines_over_rounds, remove_leftovers, zipped_model
+from client_agent.page.contents import remove_leftovers, zipped_model
 from client_agent.settings import load_settings
 from client_agent.site.events import (
     METRICS,
@@ -281,10 +281,3 @@ def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> N
 
 def test_what_left_is_summed(inside: Browser, config: Path) -> None:
     assert "Nothing yet." in inside.get("/ledger").text
-
-
-def test_a_picture_escapes_names_and_leaves_out_what_is_no_number() -> None:
-    drawn = lines_over_rounds("weights", [("<c1>", 1, 0.5), ("<c1>", 2, float("nan")), ("<c1>", 3, 1.5)])
-    assert "&lt;c1&gt;" in drawn
-    assert "nan" not in drawn
-    assert lines_over_rounds("weights", [("c1", 1, float("inf"))]) == ""
