@@ -60,16 +60,8 @@ def study_of(spec: ModelSpec = SPEC, task: TaskSpec = CLASSES) -> Study:
 
 
 def record(number: int, state: RoundEnd, took_part: tuple[str, ...] = ()) -> RoundRecord:
-    return RoundRecord(
-        time_s=0,
-        study="alone",
-        site="requester",
-        round=number,
-        state=state,
-        model_version=number,
-        took_part=took_part,
-        alphas=site_values([("c1", 0.5)]) if took_part else (),
-    )
+    alphas = site_values([("c1", 0.5)]) if took_part else ()
+    return studies.round_record(number, state, took_part=took_part, alphas=alphas)
 
 
 def held(study: Study | None = None, ended: StudyEndState | None = StudyEndState.LOCAL_ONLY) -> HeldModel:

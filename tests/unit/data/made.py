@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -44,11 +44,11 @@ def written(folder: Path, text: str | bytes, name: str = "table.csv") -> Path:
     return path
 
 
-Source = Path | pa.Table
+Source: TypeAlias = Path | pa.Table
+"""A file's path, or a table in memory."""
 
 
 def opened(source: Source, of: TableSchema, site: SiteTable, findings: Findings) -> Table:
-    """A file, or a table in memory."""
     if isinstance(source, Path):
         return open_table(source, site, findings, header=of.header)
     return Table("made up", tuple(source.column_names), source.num_columns, source.to_batches())
