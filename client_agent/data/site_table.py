@@ -1,26 +1,11 @@
 """The peculiarities of one site's table: how its file is written, its own names of columns, their units.
 
-A TOML file of the site's own, which stays there; everything has a default, so most sites need none.
+A TOML file of the site's own, which stays there; everything has a default, so most sites need none. Its keys are in
+docs/preparing_data.md, "What differs at a site". A column's key is the schema's name.
 
-    separator = ";"
-    decimal = ","
-    thousands = "."            # 1.200 is 1200; "" says that nothing parts thousands
-    missing_marks = ["k.A."]   # beside the schema's
-    encoding = "latin-1"
-    skip_lines = 2             # lines above the names
-    [columns.chol]             # the schema's name; a column can have its own decimal, thousands and missing_marks
-    name = "Cholesterin"       # what this file calls it
-    unit = "mmol/l"            # value * factor + offset is in the schema's unit
-    factor = 38.67
-    [columns.sex.values]       # what this file writes: the schema's category
-    w = "0"
-    m = "1"
-    [columns.seen]
-    format = "%d.%m.%Y"        # how this file writes dates, as strptime has it
-
-A number's text as one table writes it: its decimal sign, and what parts its thousands. A comma before exactly three
-digits can be either. Where a site says ``decimal = ","`` and nothing of thousands, "1,200" is no number: 1.2 and 1200
-would both be guesses.
+A number's text has a decimal sign, and a sign that parts its thousands. A comma before exactly three digits can be
+either. Where a site says ``decimal = ","`` and nothing of thousands, "1,200" is no number: 1.2 and 1200 would both be
+guesses.
 """
 
 from __future__ import annotations
