@@ -1,30 +1,41 @@
-"""A study followed until it ends."""
+"""A study followed until it ends, lines about rounds for a terminal, and the log on stderr."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import stamina
+import structlog
 
-from client_agent.cli.round_lines import round_line
 from client_agent.cli.tables import add_row, answer, console, json_line, table
 from client_agent.learning.scores import FinalScores, first_scores, shown_score
 from client_agent.page.study_state import federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
-from client_agent.site.events import METRICS, RoundRecord, after_each, read_metrics
+from client_agent.site.events import METRICS, RoundEnd, RoundRecord, after_each, read_metrics
 from client_agent.site.journal import FINAL_SCORES, STOPPED, Awaited, StudyJournal, read_awaited
 from client_agent.site.models import finished_model
 from client_agent.study.outbox import REFUSAL, queued
+from host.log import configure
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
-from protocol.messages.control import StudyView
+from protocol.messages.control import Purpose, StudyView
 from protocol.sharing import Side
 from protocol.text import printable
 
 _POLL_S = 0.5
+_WEIGHED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.RANKED, RoundEnd.CLOSED})
+_PURPOSES: Final = {
+    Purpose.UPDATE: "",
+    Purpose.COUNTS: " (class counts)",
+    Purpose.RANKING: " (ranking)",
+    Purpose.SUMMARY: " (summary)",
+    Purpose.MEASURE: " (measured, nothing summed)",
+}
 
 
 def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
@@ -160,3 +171,30 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             f"{record.seconds:.2f}",
         )
     console().print(shown)
+
+
+def round_line(record: RoundRecord, before: RoundRecord | None) -> str:
+    """State, cost, scores on this site's test data, weights; reasons that the line ``before`` gave are not repeated."""
+    weighed = record.alphas if record.state in _WEIGHED else ()  # nobody's weight counts where nothing was shared
+    alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in weighed)
+    scored = f", {first_scores(record.test_scores)}" if record.test_scores else ""
+    kilobytes = (record.bytes_up + record.bytes_down) / 1000
+    reason = f" ({record.reason_after(before)})" if record.reason else ""
+    what = record.state.value + _PURPOSES[record.purpose]
+    cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
+    isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
+    taken = f", took part: {' '.join(record.took_part)}" if record.took_part else ""
+    weights = f", weights: {alphas}" if alphas else ""
+    without = record.missing_after(before)
+    left = f", without: {without}" if without else ""
+    return f"round {record.round} {what}{reason}: {cost}{scored}{isolated}{taken}{left}{weights}"
+
+
+def log_to_stderr() -> None:
+    """Structured log lines on stderr: standard output belongs to results."""
+    configure(logging.INFO)
+    stamina.instrumentation.set_on_retry_hooks([_log_retry])
+
+
+def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
+    structlog.get_logger("agent").warning("retry", number=details.retry_num, detail=str(details.caused_by))

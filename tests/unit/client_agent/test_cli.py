@@ -104,7 +104,7 @@ class FakeSite:
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process's log, signal handlers and retry hooks stay as they are."""
-    monkeypatch.setattr(client_agent.cli.round_lines, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(client_agent.cli.watch, "log_to_stderr", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     yield
     stamina.instrumentation.set_on_retry_hooks(None)

@@ -14,8 +14,8 @@ from rich.table import Table
 import client_agent.cli.agent
 import client_agent.cli.watch
 from client_agent.cli.agent import _print_event
-from client_agent.cli.round_lines import round_line
 from client_agent.cli.tables import WholeNames, add_row, console, table
+from client_agent.cli.watch import round_line
 from client_agent.net.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
 from client_agent.page.study_state import Federated, federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
