@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from host.frozen import Frozen
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
@@ -205,14 +206,13 @@ def _compared(columns: Mapping[str, SiteColumn]) -> Mapping[str, SiteColumn]:
     return found
 
 
-class SiteColumn(BaseModel):
+class SiteColumn(Frozen):
     """One column as this site has it. ``unit`` None: the schema's, unless the file's first line says another.
 
     ``decimal`` and ``thousands`` None: the table's. ``format`` None: the schema's, "": ISO 8601. ``missing_marks`` hold
     beside all others.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str | None = None
     unit: str | None = None
     factor: Annotated[float, Field(allow_inf_nan=False)] = 1.0
@@ -236,10 +236,9 @@ class SiteColumn(BaseModel):
         return self
 
 
-class SiteTable(BaseModel):
+class SiteTable(Frozen):
     """The whole file; ``columns`` by the schema's names. ``thousands`` None: it does not say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     encoding: Annotated[str, AfterValidator(_known)] = "utf-8"
     separator: Annotated[str, AfterValidator(_parts)] = ","
     decimal: Literal[".", ","] = "."

@@ -142,7 +142,11 @@ def _parquet(path: Path) -> Table:
 
 def _csv(path: Path, site: SiteTable, encoding: str, findings: Findings, *, header: bool) -> Table:
     records = _records(path, site, encoding)
-    begins = list(_until_second(records))
+    begins = list[_Record]()
+    for record in records:  # from the first that is not blank to the second one
+        begins += [record] if record.fields or begins else []
+        if record.fields and len(begins) > 1:
+            break
     if not begins:
         below = f" below skip_lines = {site.skip_lines}" if site.skip_lines else ""
         raise ConfigurationError(f"{path}: the file is empty{below}, or all its lines are")
@@ -155,17 +159,6 @@ def _csv(path: Path, site: SiteTable, encoding: str, findings: Findings, *, head
     width = len(first.fields)
     names, batches = tuple(first.fields) if header else None, _batches(path, width, rows, findings)
     return Table(str(path), names, width, batches, line=first.line)
-
-
-def _until_second(records: Iterator[_Record]) -> Iterator[_Record]:
-    """Return the records from the first that is not blank to the second one."""
-    found = 0
-    for record in records:
-        found += bool(record.fields)
-        if found:
-            yield record
-        if found == 2:
-            return
 
 
 def _batches(path: Path, width: int, rows: Iterable[list[str]], findings: Findings) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from client_agent.data.findings import Findings, Problem
 from client_agent.data.rows import Rows, read_rows
@@ -20,6 +20,7 @@ from client_agent.data.schema_check import TRANSFORMATION_FILE
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import Table, open_table
 from client_agent.data.values import NO_CLASS, Values
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ColumnRole, ColumnSpec, ColumnType, MissingRule, Scaling, TableSchema
 from protocol.summary.table_one import CommonScaling, is_constant, safe_spread
@@ -34,23 +35,21 @@ _LEAST_SPREAD: Final = 1e-150
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class ColumnFit(BaseModel):
+class ColumnFit(Frozen):
     """x becomes (x - centre) / spread; ``fill`` stands in for a missing x."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     centre: Finite = 0.0
     spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     fill: Finite | None = None
 
 
-class Transformation(BaseModel):
+class Transformation(Frozen):
     """The making of a site's examples: the study's table, what was fitted, and where a common scale came from.
 
     ``site``: how the site's table was written, so that new rows are read alike; None for a plain one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     table: TableSchema
     fitted: tuple[ColumnFit, ...]
     scaling_digest: str | None = None

@@ -175,23 +175,20 @@ class ColumnReader:
                 numbers[negative] = np.nan
 
     def _checked_numbers(self, numbers: NDArray[np.float64], before: int) -> Values:
-        given = ~np.isnan(numbers)
-        wrong = np.zeros(len(numbers), dtype=bool)
+        checks: list[tuple[Problem, Mask, str]] = []
         if self.column.type is ColumnType.INTEGER:
-            broken = given & (numbers != np.floor(numbers))
-            self._wrong(Problem.NOT_WHOLE, broken, before)
-            wrong |= broken
+            checks.append((Problem.NOT_WHOLE, numbers != np.floor(numbers), ""))
         if self.column.range is not None:
             least, most = self.column.range
-            outside = given & ((numbers < least) | (numbers > most))
             unit = f" {self.column.unit}" if self.column.unit else ""
-            self._wrong(Problem.OUT_OF_RANGE, outside, before, f"the schema allows {least:g} to {most:g}{unit}")
-            wrong |= outside
+            allowed = f"the schema allows {least:g} to {most:g}{unit}"
+            checks.append((Problem.OUT_OF_RANGE, (numbers < least) | (numbers > most), allowed))
         if self.column.role is ColumnRole.SURVIVAL_TIME:
-            early = given & (numbers <= 0)
-            self._wrong(Problem.OUT_OF_RANGE, early, before, "a time counts from the start and is above 0")
-            wrong |= early
-        numbers[wrong] = np.nan
+            checks.append((Problem.OUT_OF_RANGE, numbers <= 0, "a time counts from the start and is above 0"))
+        given = ~np.isnan(numbers)
+        for problem, wrong, detail in checks:
+            self._wrong(problem, given & wrong, before, detail)
+            numbers[wrong] = np.nan
         return numbers
 
     def _classes(self, texts: pa.Array, form: NumberText, missing: Mask, before: int) -> Values:

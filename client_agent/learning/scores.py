@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
+from host.frozen import Frozen
 from protocol.messages.control import TaskKind
 
 
@@ -72,13 +71,12 @@ FOLLOWED: Final = frozenset(
 """Metrics that a simulation computes after every round; all others after the last one."""
 
 
-class Score(BaseModel):
+class Score(Frozen):
     """One metric on a test part. Without ``value`` it could not be computed there, for the ``reason``.
 
     ``low`` and ``high`` bound its 95 % bootstrap interval, where one was asked for.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     value: float | None
     reason: str = ""
@@ -86,18 +84,16 @@ class Score(BaseModel):
     high: float | None = None
 
 
-class CalibrationBin(BaseModel):
+class CalibrationBin(Frozen):
     """Among a tenth of the test examples, ordered by their probability: its mean, and the share of events."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     predicted: float
     observed: float
 
 
-class FinalScores(BaseModel):
+class FinalScores(Frozen):
     """All metrics of one model on one site's test part; ``samples`` is the number of bootstrap samples."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     examples: int
     samples: int
     scores: tuple[Score, ...]

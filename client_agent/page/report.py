@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.learning.scores import FIRST_SCORES, FinalScores, MetricName, Score, first_scores, value_of, words_of
 from client_agent.model.card import CardPrivacy, ModelCard, Named, card_markdown, card_of, privacy_of, versions_of
 from client_agent.model.site_model import held_model
@@ -39,6 +37,7 @@ from client_agent.study.plain_words import in_plain_words, settings_words
 from client_agent.study.privacy_spending import own_examples
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summary import SUMMARY_FILE, Summary
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Roster, Study
 from protocol.text import printable
@@ -60,11 +59,7 @@ _ROUND: Final = (
 _OPENED: Final = "Each contributor's, opened to the requester alone."
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Missed(_Frozen):
+class Missed(Frozen):
     """The rounds that a site missed for one reason, and its own words in the last of them."""
 
     why: Absent
@@ -72,7 +67,7 @@ class Missed(_Frozen):
     text: Shown = ""
 
 
-class SiteStory(_Frozen):
+class SiteStory(Frozen):
     """One contributor over the study: ``sums`` of updates it is in, the rule's first and last weight for it.
 
     ``weights`` is the sum of its weights in those sums; None where this site does not know them.
@@ -89,7 +84,7 @@ class SiteStory(_Frozen):
     missed: tuple[Missed, ...]
 
 
-class Cost(_Frozen):
+class Cost(Frozen):
     """All exchanges with one server for one purpose: bytes at the socket, TLS and headers among them."""
 
     server: str
@@ -99,7 +94,7 @@ class Cost(_Frozen):
     received_bytes: int
 
 
-class StudyReport(_Frozen):
+class StudyReport(Frozen):
     """A study as this site knows it at ``made_s`` (seconds since 1970), in any state.
 
     ``state`` is a word or two, ``reason`` why; ``outcome`` says what a study that did not end as asked has come to.
