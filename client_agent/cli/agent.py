@@ -46,7 +46,7 @@ def run(
     import threading
     from functools import partial
 
-    from client_agent.cli.round_lines import log_to_stderr
+    from client_agent.cli.watch import log_to_stderr
     from client_agent.daemon import run_agent
     from client_agent.settings import with_device
 
@@ -233,7 +233,7 @@ def _print_json(event: AgentEvent) -> None:
 
 def _print_event(event: AgentEvent, last: dict[str, RoundRecord] | None = None) -> None:
     """In a line; ``last`` keeps each study's last round, whose reasons the next one does not repeat."""
-    from client_agent.cli.round_lines import round_line
+    from client_agent.cli.watch import round_line
     from client_agent.site.events import EventKind
 
     text, known = event.text, {} if last is None else last

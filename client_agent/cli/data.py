@@ -18,9 +18,7 @@ from host.files import UMASK
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from client_agent.data.findings import Findings
     from client_agent.data.prepare import Prepared, Report, Tables
-    from client_agent.data.site_table import SiteTable
     from client_agent.data.source import Table
     from protocol.messages.control import TableSchema
 
@@ -85,6 +83,7 @@ def prepare_command(
     Example: moiety data prepare table.csv --study study.toml --out data
     """
     from client_agent.data.prepare import check, prepared, write
+    from host.settings import read_text
     from protocol.summary.table_one import parse_scaling
 
     schema = _schema(study)
@@ -97,7 +96,7 @@ def prepare_command(
         return
     if out is None or json_output:
         raise ConfigurationError("name the folder to make with --out, or check only: --dry-run, where --json belongs")
-    common = None if scaling is None else parse_scaling(_bytes(scaling), str(scaling))
+    common = None if scaling is None else parse_scaling(read_text(scaling).encode(), str(scaling))
     made = prepared(schema, tables, common)
     write(out, made)
     _print_prepared(schema, out, made)
@@ -129,32 +128,24 @@ def _tables(
     from client_agent.data.source import open_table
 
     written, findings = read_site_table(site, schema), Findings()
-    table = _table(schema, file, database, written, findings)
+    if file is not None and database is not None:
+        raise ConfigurationError("give a file or a database, not both")
+    if file is not None:
+        table = open_table(file, written, findings, header=schema.header)
+    elif schema.query:
+        table = _query_table(schema.query, database)
+    else:
+        raise ConfigurationError("which table? Give a CSV or Parquet file: the study's schema has no query")
     apart = None if test is None else open_table(test, written, findings, header=schema.header)
     return Tables(table, written, findings, apart, outcomes_differ=not one_outcome)
 
 
-def _table(schema: TableSchema, file: Path | None, database: Path | None, site: SiteTable, findings: Findings) -> Table:
-    from client_agent.data.source import open_table
-
-    if file is not None:
-        if database is not None:
-            raise ConfigurationError("give a file or a database, not both")
-        return open_table(file, site, findings, header=schema.header)
-    if not schema.query:
-        raise ConfigurationError("which table? Give a CSV or Parquet file: the study's schema has no query")
+def _query_table(query: str, address: Path | None) -> Table:
     try:
         from client_agent.data.database import database_url, query_table
     except ModuleNotFoundError:
         raise ConfigurationError("a database as source needs SQLAlchemy: pip install 'moiety[sql]'") from None
-    return query_table(schema.query, database_url(database))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    return query_table(query, database_url(address))
 
 
 def _print_report(report: Report, where: str, *, json_output: bool) -> None:

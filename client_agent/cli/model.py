@@ -17,7 +17,6 @@ from host.files import UMASK
 from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from client_agent.learning.scores import Score
     from client_agent.model.card import ModelCard
     from client_agent.model.comparison import Comparison
     from client_agent.site.models import Kept
@@ -165,6 +164,8 @@ def _exported(card: ModelCard, out: Path) -> str:
 
 
 def _show(found: Comparison) -> None:
+    from client_agent.learning.scores import shown_value
+
     caption = (
         f"{found.examples} test examples of this site, {found.rounds} rounds each, 95 % intervals over "
         f"{found.samples} draws"
@@ -173,12 +174,5 @@ def _show(found: Comparison) -> None:
         caption += f"; federated: with the {found.finish.text.removeprefix('the ')}"
     shown = table("metric", "federated", "alone", "difference", title=f"study {found.study}", caption=caption)
     for one in found.scores:
-        add_row(shown, one.first.name, *map(_cell, (one.first, one.second, one.difference)))
+        add_row(shown, one.first.name, *map(shown_value, (one.first, one.second, one.difference)))
     console().print(shown)
-
-
-def _cell(score: Score) -> str:
-    if score.value is None:
-        return f"- ({score.reason})"
-    interval = "" if score.low is None or score.high is None else f" [{score.low:.3f}, {score.high:.3f}]"
-    return f"{score.value:.3f}{interval}"

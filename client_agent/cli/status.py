@@ -9,7 +9,7 @@ from pathlib import Path
 
 from client_agent.cli.tables import add_row, console, json_line, table
 from client_agent.net.contacts import CLOCK_ERROR_S, Contact
-from client_agent.net.ledger import LedgerEntry, Totals, read_ledger, without_number
+from client_agent.net.ledger import by_purpose, read_ledger
 from client_agent.settings import AgentSettings
 from client_agent.site.privacy_budget import BudgetReport
 from client_agent.study.status import STOPPED_FIX, SiteStanding, StudyStanding, standing
@@ -106,12 +106,3 @@ def show_ledger(state_dir: Path, *, json_output: bool) -> None:
     sent = sum(totals.socket_sent_bytes for totals in found.values())
     received = sum(totals.socket_received_bytes for totals in found.values())
     console().print(f"{sent:,} bytes sent, {received:,} received, TLS included")
-
-
-def by_purpose(entries: tuple[LedgerEntry, ...]) -> dict[tuple[str, str], Totals]:
-    """Sums for each server and purpose, letters of all rounds together, in alphabetical order."""
-    found: dict[tuple[str, str], Totals] = {}
-    for entry in entries:
-        key = (entry.server, without_number(entry.purpose))
-        found[key] = found.get(key, Totals()).with_entry(entry)
-    return dict(sorted(found.items()))

@@ -87,8 +87,7 @@ def watch(name: StudyArgument, config: ConfigOption, json_output: JsonLinesOptio
 
     Example: moiety study watch heart --config settings.toml
     """
-    from client_agent.cli.round_lines import log_to_stderr
-    from client_agent.cli.watch import follow
+    from client_agent.cli.watch import follow, log_to_stderr
     from client_agent.page.study_state import EXIT_NOT_AS_ASKED
 
     settings = settings_of(config)

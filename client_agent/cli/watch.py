@@ -1,29 +1,41 @@
-"""A study followed until it ends."""
+"""A study followed until it ends, lines about rounds for a terminal, and the log on stderr."""
 
 from __future__ import annotations
 
+import logging
 import sys
-import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import stamina
+import structlog
 
-from client_agent.cli.round_lines import SHOWN_SCORES, round_line
-from client_agent.cli.tables import add_row, console, json_line, table
-from client_agent.learning.scores import FinalScores, shown_score
+from client_agent.cli.tables import add_row, answer, console, json_line, table
+from client_agent.learning.scores import FinalScores, first_scores, shown_score
 from client_agent.page.study_state import federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
-from client_agent.site.events import METRICS, RoundRecord, after_each, read_metrics
+from client_agent.site.events import METRICS, RoundEnd, RoundRecord, after_each, read_metrics
 from client_agent.site.journal import FINAL_SCORES, STOPPED, Awaited, StudyJournal, read_awaited
 from client_agent.site.models import finished_model
 from client_agent.study.outbox import REFUSAL, queued
+from host.log import configure
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
-from protocol.messages.control import StudyView
+from protocol.messages.control import Purpose, StudyView
 from protocol.sharing import Side
 from protocol.text import printable
 
 _POLL_S = 0.5
+_WEIGHED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.RANKED, RoundEnd.CLOSED})
+_PURPOSES: Final = {
+    Purpose.UPDATE: "",
+    Purpose.COUNTS: " (class counts)",
+    Purpose.RANKING: " (ranking)",
+    Purpose.SUMMARY: " (summary)",
+    Purpose.MEASURE: " (measured, nothing summed)",
+}
 
 
 def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
@@ -34,16 +46,14 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
     stamina.instrumentation.set_on_retry_hooks(())  # said once below, not at every try
     metrics = settings.state_dir / "studies" / name / METRICS
     shown, state, waits = 0, None, None
-    view: StudyView | None = None
-    stop = threading.Event()
     with Site(settings) as site:
-        server, at_requester = _PatientView(site, name), site.is_requester
-        while not stop.is_set():
+        views = _views(site, name)
+        while True:
+            view = next(views)
             records = read_metrics(metrics)
             for before, record in list(after_each(records))[shown:]:
                 sys.stdout.write((record.model_dump_json() if json_output else round_line(record, before)) + "\n")
             shown = len(records)
-            view = server.view()
             awaited = _awaited(settings, name)
             if awaited != waits:
                 waits = awaited
@@ -54,12 +64,19 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
             sys.stdout.flush()
             if view is not None and view.state.ended and _is_finished(settings, name):
                 break
-            stop.wait(_POLL_S)
+            time.sleep(_POLL_S)
+    records = read_metrics(metrics)
     if not json_output:
-        _print_table(read_metrics(metrics))
+        _print_table(records)
         _print_finish(StudyJournal(settings.state_dir, name))
         _print_final_scores(metrics.with_name(FINAL_SCORES))
-    return _print_outcome(view, read_metrics(metrics), json_output, at_requester)
+    text = outcome_text(view, records, at_requester=site.is_requester)
+    if json_output:
+        how = federated(view, records).value
+        json_line({"study": name, "federated": how, "sums": sums_of(records), "outcome": text})
+    elif text:
+        sys.stdout.write(f"{text}\n")
+    return not text
 
 
 def _awaited(settings: AgentSettings, name: str) -> Awaited | None:
@@ -77,34 +94,25 @@ def _print_awaited(name: str, awaited: Awaited | None, json_output: bool) -> Non
         sys.stdout.write(f"study {name}: {printable(awaited.text)}\n")
 
 
-class _PatientView:
-    """Server A's view of one study; None where the server is away, which is said once, or has no such study yet."""
-
-    def __init__(self, site: Site, name: str) -> None:
-        self._site = site
-        self._name = name
-        self._away = False
-
-    def view(self) -> StudyView | None:
+def _views(site: Site, name: str) -> Iterator[StudyView | None]:
+    """Server A's view at each step; None where it is away, which is said once, or has no such study yet."""
+    away, state_dir = False, site.settings.state_dir
+    while True:
         try:
-            view = self._site.clients[Side.A].view(self._name)
+            view = site.clients[Side.A].view(name)
         except Unavailable as later:
-            if not self._away:
+            if not away:
                 sys.stderr.write(f"waiting for server: {later.detail}\n")
                 sys.stderr.flush()
-            self._away = True
-            return None
+            away, view = True, None
         except UnknownStudy:
-            _require_not_refused(self._site, self._name)
-            if not self._is_here():
+            _require_not_refused(site, name)
+            if not ((state_dir / "studies" / name).exists() or queued(state_dir, name).exists()):
                 raise
-            view = None
-        self._away = False
-        return view
-
-    def _is_here(self) -> bool:
-        state_dir = self._site.settings.state_dir
-        return (state_dir / "studies" / self._name).exists() or queued(state_dir, self._name).exists()
+            away, view = False, None
+        else:
+            away = False
+        yield view
 
 
 def _require_not_refused(site: Site, name: str) -> None:
@@ -128,46 +136,30 @@ def _is_finished(settings: AgentSettings, name: str) -> bool:
 
 
 def _print_state(view: StudyView, json_output: bool) -> None:
-    if json_output:
-        json_line({"study": view.study, "state": view.state.value, "reason": view.reason, "ready": list(view.ready)})
-    else:
-        reason = f" ({printable(view.reason)})" if view.reason else ""
-        sys.stdout.write(f"study {view.study}: {view.state.value}{reason}\n")
-
-
-def _print_outcome(
-    view: StudyView | None, records: tuple[RoundRecord, ...], json_output: bool, at_requester: bool
-) -> bool:
-    if view is None:
-        return True
-    text, how = outcome_text(view, records, at_requester=at_requester), federated(view, records)
-    if json_output:
-        json_line({"study": view.study, "federated": how.value, "sums": sums_of(records), "outcome": text})
-    elif text:
-        sys.stdout.write(f"{text}\n")
-    return not text
+    values = {"study": view.study, "state": view.state.value, "reason": view.reason, "ready": list(view.ready)}
+    reason = f" ({printable(view.reason)})" if view.reason else ""
+    answer(values, f"study {view.study}: {view.state.value}{reason}", json_output=json_output)
 
 
 def _print_finish(journal: StudyJournal) -> None:
     facts = finished_model(journal)
     if facts is not None:
         kept = "" if facts.failed else "; the shared model is kept beside it (--unfinished)"
-        console().print(f"{facts.text}{kept}", highlight=False, markup=False, soft_wrap=True)
+        console().print(f"{facts.text}{kept}", soft_wrap=True)
 
 
 def _print_final_scores(path: Path) -> None:
     """The last model's metrics on this site's test part, with intervals."""
     if path.exists():
         final = FinalScores.model_validate_json(path.read_bytes())
-        console().print(f"the last model on this site's {final.examples} test examples:", highlight=False)
+        console().print(f"the last model on this site's {final.examples} test examples:")
         for score in final.scores:
-            console().print(f"  {shown_score(score)}", highlight=False, markup=False)
+            console().print(f"  {shown_score(score)}")
 
 
 def _print_table(records: tuple[RoundRecord, ...]) -> None:
     shown = table("round", "state", "took part", "not in it", "isolation", "on its own test data", "seconds")
     for before, record in after_each(records):
-        scored = ", ".join(shown_score(score) for score in record.test_scores[:SHOWN_SCORES])
         add_row(
             shown,
             str(record.round),
@@ -175,7 +167,34 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             ", ".join(record.took_part),
             record.missing_after(before) or ", ".join(record.failed_check),
             "" if record.isolation is None else f"{record.isolation:.3f}",
-            scored,
+            first_scores(record.test_scores),
             f"{record.seconds:.2f}",
         )
     console().print(shown)
+
+
+def round_line(record: RoundRecord, before: RoundRecord | None) -> str:
+    """State, cost, scores on this site's test data, weights; reasons that the line ``before`` gave are not repeated."""
+    weighed = record.alphas if record.state in _WEIGHED else ()  # nobody's weight counts where nothing was shared
+    alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in weighed)
+    scored = f", {first_scores(record.test_scores)}" if record.test_scores else ""
+    kilobytes = (record.bytes_up + record.bytes_down) / 1000
+    reason = f" ({record.reason_after(before)})" if record.reason else ""
+    what = record.state.value + _PURPOSES[record.purpose]
+    cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
+    isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
+    taken = f", took part: {' '.join(record.took_part)}" if record.took_part else ""
+    weights = f", weights: {alphas}" if alphas else ""
+    without = record.missing_after(before)
+    left = f", without: {without}" if without else ""
+    return f"round {record.round} {what}{reason}: {cost}{scored}{isolated}{taken}{left}{weights}"
+
+
+def log_to_stderr() -> None:
+    """Structured log lines on stderr: standard output belongs to results."""
+    configure(logging.INFO)
+    stamina.instrumentation.set_on_retry_hooks([_log_retry])
+
+
+def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
+    structlog.get_logger("agent").warning("retry", number=details.retry_num, detail=str(details.caused_by))

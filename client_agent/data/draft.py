@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 
 from client_agent.data.findings import Findings
 from client_agent.data.site_table import (
+    DECIMAL_COMMA,
+    GROUPED,
     PLAIN,
     POINTED,
+    THREE_AFTER_COMMA,
     NumberText,
     SiteTable,
-    comma_of_two_meanings,
-    decimal_comma,
-    grouped,
     limits,
     matches,
     notation,
@@ -95,7 +95,7 @@ class _Seen:
 
     def _pointed(self, texts: pa.Array, form: NumberText) -> tuple[pa.Array, pa.Array]:
         """The texts as a file with decimal points has them, and those that are numbers, limits without their sign."""
-        if form.decimal == "," and form.thousands is None and comma_of_two_meanings(texts).any():
+        if form.decimal == "," and form.thousands is None and matches(texts, THREE_AFTER_COMMA).any():
             raise ConfigurationError(
                 f"column {self.place}: a comma before three digits may part thousands: say thousands = ',' and "
                 "decimal = '.', or thousands = '' where it is the decimal sign, in the site's file (--site)"
@@ -103,7 +103,7 @@ class _Seen:
         bare, limited, _ = limits(texts)
         plain, numbers = form.pointed(bare)
         self.limits += int(np.count_nonzero(limited & numbers))
-        self.foreign += int(np.count_nonzero(~numbers & (decimal_comma(texts) | grouped(texts))))
+        self.foreign += int(np.count_nonzero(~numbers & (matches(texts, DECIMAL_COMMA) | matches(texts, GROUPED))))
         infinite = matches(bare, _INFINITE)
         self.whole &= not infinite.any()
         marks = pc.is_in(texts, pa.array(["", *_MARKS])).to_numpy(zero_copy_only=False)

@@ -94,7 +94,7 @@ class Prepared:
 def check(schema: TableSchema, tables: Tables) -> Report:
     """Find the faults of a table or, where the site has split it already, of its training and test tables."""
     rows, _ = _read(schema, tables)
-    return _report(len(rows), tables.findings)
+    return Report(len(rows), tuple(sorted(tables.findings, key=lambda finding: not finding.problem.stops)))
 
 
 def prepared(schema: TableSchema, tables: Tables, common: CommonScaling | None = None) -> Prepared:
@@ -105,7 +105,7 @@ def prepared(schema: TableSchema, tables: Tables, common: CommonScaling | None =
     rows, side = _split(schema, tables)
     training = rows.where(side == Side.TRAIN)
     _check_columns(schema, training, tables)
-    _require_fit(_report(len(training), tables.findings), f"the training part of {tables.training.where}")
+    _require_fit(tables.findings, f"the training part of {tables.training.where}")
     transformation = fit(schema, training, common, tables.site)
     X, y = features(transformation, rows), targets(schema, rows)
 
@@ -118,8 +118,8 @@ def prepared(schema: TableSchema, tables: Tables, common: CommonScaling | None =
         part(Side.VALIDATION) if schema.split.validation else None,
         DataNames(schema.feature_names, schema.class_names),
     )
-    remarks = _report(len(rows), tables.findings).findings
-    return Prepared(data, training, transformation, remarks, own_columns(schema, tables.training, tables.site))
+    own = own_columns(schema, tables.training, tables.site)
+    return Prepared(data, training, transformation, tuple(tables.findings), own)
 
 
 def write(folder: Path, made: Prepared) -> None:
@@ -134,11 +134,11 @@ def _read(schema: TableSchema, tables: Tables) -> tuple[Rows, int]:
     """All rows, and how many of them are the training table's; what is wrong with them is a finding."""
     findings = tables.findings
     require_named(schema, tables.training, tables.test)
-    rows = joined(schema, list(read_rows(schema, tables.training, tables.site, findings)))
+    rows = read_rows(schema, tables.training, tables.site, findings)
     count, both = len(rows), 0
     if tables.test is not None:
         findings.table = tables.test.where
-        apart = joined(schema, list(read_rows(schema, tables.test, tables.site, findings)))
+        apart = read_rows(schema, tables.test, tables.site, findings)
         findings.table = ""
         ours, theirs = patient_ids(schema, rows), patient_ids(schema, apart)
         both = 0 if ours is None or theirs is None else len(np.intersect1d(ours, theirs))
@@ -183,19 +183,15 @@ def _given(column: ColumnSpec, values: Values) -> NDArray[np.bool_]:
     return np.asarray(values != "") if column.type is ColumnType.TEXT else ~np.isnan(values)
 
 
-def _report(rows: int, findings: Findings) -> Report:
-    return Report(rows, tuple(sorted(findings, key=lambda finding: not finding.problem.stops)))
-
-
-def _require_fit(report: Report, where: str) -> None:
-    if not report.fits:
-        lines = [finding.text for finding in report.findings if finding.problem.stops]
+def _require_fit(findings: Findings, where: str) -> None:
+    lines = [finding.text for finding in findings if finding.problem.stops]
+    if lines:
         raise ConfigurationError(f"{where} does not fit the study's schema:\n" + "\n".join(lines))
 
 
 def _split(schema: TableSchema, tables: Tables) -> tuple[Rows, NDArray[np.int8]]:
     rows, training = _read(schema, tables)
-    _require_fit(_report(len(rows), tables.findings), tables.training.where)
+    _require_fit(tables.findings, tables.training.where)
     if tables.test is None:
         return rows, sides(schema, rows)
     if schema.split.validation:
@@ -223,23 +219,15 @@ def targets(schema: TableSchema, rows: Rows) -> Values:
     return y[:, 0] if y.shape[1] == 1 else y
 
 
-@dataclass(frozen=True)
-class _Patients:
-    """``of_row`` int64[n] is each row's patient; ``ids`` one text a patient, the shortest where it has several."""
-
-    of_row: Order
-    ids: tuple[str, ...]
-
-
 def sides(schema: TableSchema, rows: Rows) -> NDArray[np.int8]:
     """int8[n], a ``Side`` for each row. Raises: ConfigurationError for too few patients to part"""
-    patients = _patients(schema, rows)
-    order = _order(schema, rows, patients)
+    of_row, ids = _patients(schema, rows)
+    order = _order(schema, rows, of_row, ids)
     test, validation = _sizes(len(order), schema.split)
     of_patient = np.full(len(order), Side.TRAIN, dtype=np.int8)
     of_patient[order[:test]] = Side.TEST
     of_patient[order[test : test + validation]] = Side.VALIDATION
-    return of_patient[patients.of_row]
+    return of_patient[of_row]
 
 
 def patient_ids(schema: TableSchema, rows: Rows) -> Values | None:
@@ -251,15 +239,16 @@ def patient_ids(schema: TableSchema, rows: Rows) -> Values | None:
     return np.array([_one_form(text) for text in written.tolist()], dtype=str)[of_row]
 
 
-def _patients(schema: TableSchema, rows: Rows) -> _Patients:
+def _patients(schema: TableSchema, rows: Rows) -> tuple[Order, tuple[str, ...]]:
+    """Each row's patient, int64[n], and one text a patient, the shortest where it has several."""
     ids, column = patient_ids(schema, rows), schema.only(ColumnRole.PATIENT)
     if ids is None or column is None:
-        return _Patients(np.arange(len(rows)), tuple(map(str, range(len(rows)))))
+        return np.arange(len(rows)), tuple(map(str, range(len(rows))))
     unique, of_row = np.unique(ids, return_inverse=True)
     shortest: dict[int, str] = {}
     for patient, text in set(zip(of_row.tolist(), _values(schema, rows, column).astype(str).tolist(), strict=True)):
         shortest[patient] = min(shortest.get(patient, text), text, key=lambda one: (len(one), one))
-    return _Patients(of_row.astype(np.int64), tuple(shortest[patient] for patient in range(len(unique))))
+    return of_row.astype(np.int64), tuple(shortest[patient] for patient in range(len(unique)))
 
 
 def _one_form(text: str) -> str:
@@ -275,16 +264,16 @@ def _one_form(text: str) -> str:
     return _LEADING_ZEROS.sub("", folded)
 
 
-def _order(schema: TableSchema, rows: Rows, patients: _Patients) -> Order:
+def _order(schema: TableSchema, rows: Rows, of_row: Order, ids: tuple[str, ...]) -> Order:
     """The patients, those that are tested on first."""
-    drawn = sorted(range(len(patients.ids)), key=lambda one: _drawn(patients.ids[one], schema.split.seed))
+    drawn = sorted(range(len(ids)), key=lambda one: _drawn(ids[one], schema.split.seed))
     if schema.split.order is SplitOrder.RANDOM:
         return np.array(drawn, dtype=np.int64)
     column = schema.only(ColumnRole.OBSERVED_AT)
     if column is None:
         raise ConfigurationError("split.order = 'time' needs a column of role 'observed_at'")
-    last = np.full(len(patients.ids), -np.inf)
-    np.maximum.at(last, patients.of_row, _values(schema, rows, column))
+    last = np.full(len(ids), -np.inf)
+    np.maximum.at(last, of_row, _values(schema, rows, column))
     return np.array(sorted(drawn, key=lambda one: -last[one]), dtype=np.int64)
 
 

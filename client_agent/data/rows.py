@@ -49,24 +49,25 @@ class Rows:
         return Rows(tuple(values[chosen] for values in self.columns))
 
 
-def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> Iterator[Rows]:
-    """The rows of a table, batch by batch; nothing after a finding about the whole table, such as a missing column.
+def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> Rows:
+    """The rows of a table; none after a finding about the whole table, such as a missing column.
 
     Rows that lack a value whose rule is ``drop_row`` are left out and counted.
     """
     found = places(schema, table, site, findings)
     if len(found) < len(schema.columns):
-        return
+        return joined(schema, ())
     readers = [ColumnReader(place, _marks(schema, place.column), site, findings) for place in found]
-    before = 0
+    before, parts = 0, list[Rows]()
     for batch in table.batches:
         read = [reader.read(texts_of(batch.column(reader.index), reader.column.name), before) for reader in readers]
-        kept = _kept(schema, [column.missing for column in read], before, findings)
-        yield Rows(tuple(column.values for column in read)).where(kept)
+        kept = _kept(schema, [missing for _, missing in read], before, findings)
+        parts.append(Rows(tuple(values for values, _ in read)).where(kept))
         before += batch.num_rows
     if not table.query:  # a database's numbers have no notation of their own
         for reader in readers:
             reader.close()
+    return joined(schema, parts)
 
 
 def joined(schema: TableSchema, parts: Sequence[Rows]) -> Rows:
@@ -81,18 +82,25 @@ def joined(schema: TableSchema, parts: Sequence[Rows]) -> Rows:
 
 def places(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> tuple[Place, ...]:
     """The columns that were found, in the schema's order; what is missing or means something else is a finding."""
-    if table.names is None:
-        return _by_order(schema, table, site, findings)
     names = table.names
+    if names is None and table.width != len(schema.columns):
+        findings.add(
+            Problem.COLUMN_COUNT,
+            "",
+            f"the schema says header = false, so a row has its {len(schema.columns)} columns in its order; found "
+            f"{table.width}",
+        )
+        return ()
     found = []
-    for column in schema.columns:
-        of_site = site.of(column.name)
-        own = comparable(of_site.name or column.name)
-        index = _index(names, own, column, findings)
-        if index is None:
-            continue
-        written = _NAME_AND_UNIT.match(names[index])
-        in_header = written["unit"].strip() if written is not None and names[index] != own else None
+    for place, column in enumerate(schema.columns):
+        of_site, index, in_header = site.of(column.name), place, None
+        if names is not None:
+            own = comparable(of_site.name or column.name)
+            named = _index(names, own, column, findings)
+            if named is None:
+                continue
+            index, written = named, _NAME_AND_UNIT.match(names[named])
+            in_header = written["unit"].strip() if written is not None and names[named] != own else None
         _check_unit(column, of_site, in_header, findings)
         found.append(Place(column, index, of_site))
     if not found and table.line:
@@ -133,23 +141,6 @@ def own_columns(schema: TableSchema, table: Table, site: SiteTable) -> tuple[Own
     if table.query:
         named_in = f"query {hashlib.sha256(table.query.encode()).hexdigest()}"
     return tuple(OwnColumn(table.names[index], named_in) for index in found)
-
-
-def _by_order(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> tuple[Place, ...]:
-    if table.width != len(schema.columns):
-        findings.add(
-            Problem.COLUMN_COUNT,
-            "",
-            f"the schema says header = false, so a row has its {len(schema.columns)} columns in its order; found "
-            f"{table.width}",
-        )
-        return ()
-    found = []
-    for index, column in enumerate(schema.columns):
-        of_site = site.of(column.name)
-        _check_unit(column, of_site, None, findings)
-        found.append(Place(column, index, of_site))
-    return tuple(found)
 
 
 def _index(names: Sequence[str], wanted: str, column: ColumnSpec, findings: Findings) -> int | None:

@@ -1,26 +1,11 @@
 """The peculiarities of one site's table: how its file is written, its own names of columns, their units.
 
-A TOML file of the site's own, which stays there; everything has a default, so most sites need none.
+A TOML file of the site's own, which stays there; everything has a default, so most sites need none. Its keys are in
+docs/preparing_data.md, "What differs at a site". A column's key is the schema's name.
 
-    separator = ";"
-    decimal = ","
-    thousands = "."            # 1.200 is 1200; "" says that nothing parts thousands
-    missing_marks = ["k.A."]   # beside the schema's
-    encoding = "latin-1"
-    skip_lines = 2             # lines above the names
-    [columns.chol]             # the schema's name; a column can have its own decimal, thousands and missing_marks
-    name = "Cholesterin"       # what this file calls it
-    unit = "mmol/l"            # value * factor + offset is in the schema's unit
-    factor = 38.67
-    [columns.sex.values]       # what this file writes: the schema's category
-    w = "0"
-    m = "1"
-    [columns.seen]
-    format = "%d.%m.%Y"        # how this file writes dates, as strptime has it
-
-A number's text as one table writes it: its decimal sign, and what parts its thousands. A comma before exactly three
-digits can be either. Where a site says ``decimal = ","`` and nothing of thousands, "1,200" is no number: 1.2 and 1200
-would both be guesses.
+A number's text has a decimal sign, and a sign that parts its thousands. A comma before exactly three digits can be
+either. Where a site says ``decimal = ","`` and nothing of thousands, "1,200" is no number: 1.2 and 1200 would both be
+guesses.
 """
 
 from __future__ import annotations
@@ -37,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from host.frozen import Frozen
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
@@ -54,12 +40,15 @@ _SIGNS: Final = {",": ",", ".": r"\.", " ": f"[{SPACES}]", "'": f"[{APOSTROPHES}
 _ANY_SIGN: Final = f"[,.{SPACES}{APOSTROPHES}]"
 _MINUS: Final = "\u2212"
 _EXPONENT: Final = r"([eE][+-]?\d+)?"
-_ENDLESS: Final = r"^(?i)[+-]?(nan|inf|infinity)$"
-_DECIMAL_COMMA: Final = rf"^[+-]?\d*,\d+{_EXPONENT}$"
-_THREE_AFTER_COMMA: Final = r"^[+-]?[1-9]\d{0,2},\d{3}$"
+ENDLESS: Final = r"^(?i)[+-]?(nan|inf|infinity)$"
+DECIMAL_COMMA: Final = rf"^[+-]?\d*,\d+{_EXPONENT}$"
+"""Numbers, if a comma were the decimal sign."""
+THREE_AFTER_COMMA: Final = r"^[+-]?[1-9]\d{0,2},\d{3}$"
+"""A comma that parts a thousand or is the decimal sign."""
 _THREE_AFTER_POINT: Final = r"^[+-]?[1-9]\d{0,2}\.\d{3}$"
 _UNDER_THOUSAND: Final = r"^[+-]?\d{1,3}$"
-_GROUPED: Final = rf"^[+-]?\d{{1,3}}({_ANY_SIGN}\d{{2,3}})*{_ANY_SIGN}\d{{3}}([.,]\d*)?$"
+GROUPED: Final = rf"^[+-]?\d{{1,3}}({_ANY_SIGN}\d{{2,3}})*{_ANY_SIGN}\d{{3}}([.,]\d*)?$"
+"""Texts that look like numbers whose thousands are parted, by whatever sign."""
 _LIMIT: Final = f"^(<=?|>=?|≤|≥|&lt;=?|&gt;=?|&le;|&ge;)[{SPACES}]*"
 _BELOW: Final = "^(<|≤|&l)"
 
@@ -73,10 +62,9 @@ class NumberText:
 
     def pointed(self, texts: pa.Array) -> tuple[pa.Array, Mask]:
         """The texts, numbers as Python writes them, and bool[n], which are numbers."""
-        plain = _with_minus(texts)
-        numbers = matches(plain, self.pattern)
+        plain, numbers = _with_minus(texts), matches(texts, self.pattern)
         if self.decimal == "," and self.thousands is None:
-            numbers &= ~matches(plain, _THREE_AFTER_COMMA)
+            numbers &= ~matches(texts, THREE_AFTER_COMMA)
         if self.thousands:
             plain = pc.replace_substring_regex(plain, _SIGNS[self.thousands], "")
         if self.decimal == ",":
@@ -133,8 +121,8 @@ class PointUse:
         if self.ruled_out:
             return
         given = ~np.isnan(numbers)
-        pointed = given & matches(_with_minus(texts), _THREE_AFTER_POINT)
-        whole = given & matches(_with_minus(texts), _UNDER_THOUSAND)
+        pointed = given & matches(texts, _THREE_AFTER_POINT)
+        whole = given & matches(texts, _UNDER_THOUSAND)
         self.ruled_out = bool((given & ~pointed & ~whole).any() or (pointed & ~thousandfold).any())
         self.parted += int(np.count_nonzero(pointed))
         self.largest_parted = np.abs(numbers[pointed]).max(initial=self.largest_parted)
@@ -153,26 +141,6 @@ def thousands_sign(written: str) -> str:
     raise ValueError("thousands are parted by ',', '.', ' ', \"'\" or, with '', by nothing")
 
 
-def endless(texts: pa.Array) -> Mask:
-    """Mark those that say that they are infinite or no number at all."""
-    return matches(texts, _ENDLESS)
-
-
-def decimal_comma(texts: pa.Array) -> Mask:
-    """Mark those that would be numbers if a comma were the decimal sign."""
-    return matches(_with_minus(texts), _DECIMAL_COMMA)
-
-
-def comma_of_two_meanings(texts: pa.Array) -> Mask:
-    """Mark those with a comma that parts a thousand or is the decimal sign."""
-    return matches(_with_minus(texts), _THREE_AFTER_COMMA)
-
-
-def grouped(texts: pa.Array) -> Mask:
-    """Mark those that look like numbers whose thousands are parted, by whatever sign."""
-    return matches(_with_minus(texts), _GROUPED)
-
-
 def limits(texts: pa.Array) -> tuple[pa.Array, Mask, Mask]:
     """Texts such as "<5" without their sign; bool[n], which had one; bool[n], which are below it."""
     limited = matches(texts, _LIMIT)
@@ -186,8 +154,8 @@ def _with_minus(texts: pa.Array) -> pa.Array:
 
 
 def matches(texts: pa.Array, pattern: str) -> Mask:
-    """bool[n], false for a null."""
-    found = pc.fill_null(pc.match_substring_regex(texts, pattern), False)
+    """bool[n], false for a null; a minus sign may be Unicode's own."""
+    found = pc.fill_null(pc.match_substring_regex(_with_minus(texts), pattern), False)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
 
 
@@ -238,14 +206,13 @@ def _compared(columns: Mapping[str, SiteColumn]) -> Mapping[str, SiteColumn]:
     return found
 
 
-class SiteColumn(BaseModel):
+class SiteColumn(Frozen):
     """One column as this site has it. ``unit`` None: the schema's, unless the file's first line says another.
 
     ``decimal`` and ``thousands`` None: the table's. ``format`` None: the schema's, "": ISO 8601. ``missing_marks`` hold
     beside all others.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str | None = None
     unit: str | None = None
     factor: Annotated[float, Field(allow_inf_nan=False)] = 1.0
@@ -269,10 +236,9 @@ class SiteColumn(BaseModel):
         return self
 
 
-class SiteTable(BaseModel):
+class SiteTable(Frozen):
     """The whole file; ``columns`` by the schema's names. ``thousands`` None: it does not say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     encoding: Annotated[str, AfterValidator(_known)] = "utf-8"
     separator: Annotated[str, AfterValidator(_parts)] = ","
     decimal: Literal[".", ","] = "."

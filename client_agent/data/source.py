@@ -85,11 +85,6 @@ def open_table(path: Path, site: SiteTable, findings: Findings, *, header: bool)
     return _csv(path, site, _encoding(path, begins, site), findings, header=header)
 
 
-def table_of(rows: pa.Table, where: str) -> Table:
-    """A table in memory."""
-    return Table(where, tuple(rows.column_names), rows.num_columns, rows.to_batches(_BATCH_ROWS))
-
-
 def texts_of(array: pa.Array, name: str) -> pa.Array:
     """A column whose texts are comparable; numbers and times as they are. Raises: ConfigurationError for other types"""
     if pa.types.is_dictionary(array.type):
@@ -147,7 +142,11 @@ def _parquet(path: Path) -> Table:
 
 def _csv(path: Path, site: SiteTable, encoding: str, findings: Findings, *, header: bool) -> Table:
     records = _records(path, site, encoding)
-    begins = list(_until_second(records))
+    begins = list[_Record]()
+    for record in records:  # from the first that is not blank to the second one
+        begins += [record] if record.fields or begins else []
+        if record.fields and len(begins) > 1:
+            break
     if not begins:
         below = f" below skip_lines = {site.skip_lines}" if site.skip_lines else ""
         raise ConfigurationError(f"{path}: the file is empty{below}, or all its lines are")
@@ -160,17 +159,6 @@ def _csv(path: Path, site: SiteTable, encoding: str, findings: Findings, *, head
     width = len(first.fields)
     names, batches = tuple(first.fields) if header else None, _batches(path, width, rows, findings)
     return Table(str(path), names, width, batches, line=first.line)
-
-
-def _until_second(records: Iterator[_Record]) -> Iterator[_Record]:
-    """Return the records from the first that is not blank to the second one."""
-    found = 0
-    for record in records:
-        found += bool(record.fields)
-        if found:
-            yield record
-        if found == 2:
-            return
 
 
 def _batches(path: Path, width: int, rows: Iterable[list[str]], findings: Findings) -> Iterator[pa.RecordBatch]:

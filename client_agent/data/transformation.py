@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from client_agent.data.findings import Findings, Problem
-from client_agent.data.rows import Rows, joined, read_rows
+from client_agent.data.rows import Rows, read_rows
 from client_agent.data.schema_check import TRANSFORMATION_FILE
 from client_agent.data.site_table import PLAIN, SiteTable
-from client_agent.data.source import Table, open_table, table_of
+from client_agent.data.source import Table, open_table
 from client_agent.data.values import NO_CLASS, Values
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ColumnRole, ColumnSpec, ColumnType, MissingRule, Scaling, TableSchema
 from protocol.summary.table_one import CommonScaling, is_constant, safe_spread
@@ -35,23 +35,21 @@ _LEAST_SPREAD: Final = 1e-150
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class ColumnFit(BaseModel):
+class ColumnFit(Frozen):
     """x becomes (x - centre) / spread; ``fill`` stands in for a missing x."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     centre: Finite = 0.0
     spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     fill: Finite | None = None
 
 
-class Transformation(BaseModel):
+class Transformation(Frozen):
     """The making of a site's examples: the study's table, what was fitted, and where a common scale came from.
 
     ``site``: how the site's table was written, so that new rows are read alike; None for a plain one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     table: TableSchema
     fitted: tuple[ColumnFit, ...]
     scaling_digest: str | None = None
@@ -115,32 +113,26 @@ def features(transformation: Transformation, rows: Rows) -> Features:
     return X
 
 
-def transform_rows(table: pa.Table, transformation: Transformation, site: SiteTable | None = None) -> Features:
-    """A table's rows, new patients' for example, as float32[n, d]; the columns of targets need not be there.
-
-    Without ``site`` the table is read as the one that the transformation was fitted on.
-    Raises: ConfigurationError that says what is wrong in which columns and rows, without values
-    """
-    return _transformed(table_of(table, "the table"), transformation, site or transformation.reading, Findings())
-
-
 def transform_file(path: Path, transformation: Transformation, site: SiteTable | None = None) -> Features:
-    """As ``transform_rows``, of a CSV or Parquet file; one without a first line of names has the features' columns,
-    in the schema's order, and no others. Raises: ConfigurationError
+    """The rows of a CSV or Parquet file, new patients' for example, as float32[n, d]; targets need not be there.
+
+    A file without a first line of names has the features' columns, in the schema's order, and no others. Without
+    ``site`` it is read as the table that the transformation was fitted on. Raises: ConfigurationError
     """
     findings, hint = Findings(), "" if site is not None else _OTHER_SITE
     site = site or transformation.reading
     table = open_table(path, site, findings, header=transformation.table.header)
-    return _transformed(table, transformation, site, findings, hint)
+    return transform_table(table, transformation, site, findings, hint)
 
 
-def _transformed(
+def transform_table(
     table: Table, transformation: Transformation, site: SiteTable, findings: Findings, hint: str = ""
 ) -> Features:
+    """Raises: ConfigurationError that says what is wrong in which columns and rows, without values"""
     given = transformation.table
     _require_spreads(transformation)
     of_features = TableSchema.model_construct(**{**dict(given), "columns": given.having(ColumnRole.FEATURE)})
-    rows = joined(of_features, list(read_rows(of_features, table, site, findings)))
+    rows = read_rows(of_features, table, site, findings)
     found = [finding.text for finding in findings if finding.problem is not Problem.COUNTED_AS_OTHER]
     if found:
         hint = hint if any(finding.problem in _OF_NAMES for finding in findings) else ""

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.site_table import (
+    DECIMAL_COMMA,
+    ENDLESS,
+    GROUPED,
     POINTED,
+    THREE_AFTER_COMMA,
     NumberText,
     PointUse,
     SiteColumn,
     SiteTable,
-    comma_of_two_meanings,
-    decimal_comma,
-    endless,
-    grouped,
     is_typed,
     limits,
     matches,
@@ -68,14 +68,6 @@ class Place:
     site: SiteColumn
 
 
-@dataclass(frozen=True)
-class Read:
-    """``missing`` bool[n]: where the table has no value; of a value that cannot be read it has one."""
-
-    values: Values
-    missing: Mask
-
-
 class ColumnReader:
     """Reads one column batch by batch."""
 
@@ -93,8 +85,11 @@ class ColumnReader:
         self.index = place.index
         self._findings = findings
 
-    def read(self, array: pa.Array, before: int) -> Read:
-        """The values of a batch that follows ``before`` rows; what is wrong is a finding, and has no value either."""
+    def read(self, array: pa.Array, before: int) -> tuple[Values, Mask]:
+        """The values of a batch that follows ``before`` rows, and bool[n], where the table has none.
+
+        What is wrong is a finding, and has no value either; it is not missing.
+        """
         texts = pc.utf8_trim_whitespace(pc.cast(array, pa.string()))
         form = notation(array.type, self._form)
         self._points = None if is_typed(array.type) else self._points
@@ -111,7 +106,7 @@ class ColumnReader:
             case ColumnType.TEXT:
                 texts, _ = form.pointed(texts)  # an id 1.010,0 is the one that a file with points calls 1010.0
                 values = np.where(missing, "", texts.to_numpy(zero_copy_only=False).astype(str))
-        return Read(values, missing)
+        return values, missing
 
     def close(self) -> None:
         """Say what only all batches of a text file show."""
@@ -122,7 +117,7 @@ class ColumnReader:
         """``missing`` is filled in, also with what is beyond a limit where that is missing."""
         texts, limited, below = limits(texts)
         numbers = form.read(texts)
-        too_large = (endless(texts) | np.isinf(numbers)) & ~missing
+        too_large = (matches(texts, ENDLESS) | np.isinf(numbers)) & ~missing
         self._wrong(Problem.NOT_FINITE, too_large, before)
         self._explain(texts, form, np.isnan(numbers) & ~missing & ~too_large, before)
         numbers[too_large | missing] = np.nan
@@ -138,10 +133,10 @@ class ColumnReader:
         """Findings about texts that are no numbers: each has one, the likeliest."""
         if not unread.any():
             return
-        comma = unread & (form.thousands is None) & comma_of_two_meanings(texts)
+        comma = unread & (form.thousands is None) & matches(texts, THREE_AFTER_COMMA)
         pointed = unread & (form.decimal == "," and form.thousands != ".") & matches(texts, r"^[+-]?\d[\d.]*$")
-        decimal = unread & ~comma & (form.decimal == "." and form.thousands != ",") & decimal_comma(texts)
-        parted = unread & ~(comma | pointed | decimal) & grouped(texts)
+        decimal = unread & ~comma & (form.decimal == "." and form.thousands != ",") & matches(texts, DECIMAL_COMMA)
+        parted = unread & ~(comma | pointed | decimal) & matches(texts, GROUPED)
         self._wrong(Problem.THOUSANDS, comma, before, _COMMA)
         self._wrong(Problem.NOT_A_NUMBER, pointed, before, _POINT)
         self._wrong(Problem.DECIMAL_COMMA, decimal, before, "say decimal = ',' in the site's file (--site)")
@@ -180,23 +175,20 @@ class ColumnReader:
                 numbers[negative] = np.nan
 
     def _checked_numbers(self, numbers: NDArray[np.float64], before: int) -> Values:
-        given = ~np.isnan(numbers)
-        wrong = np.zeros(len(numbers), dtype=bool)
+        checks: list[tuple[Problem, Mask, str]] = []
         if self.column.type is ColumnType.INTEGER:
-            broken = given & (numbers != np.floor(numbers))
-            self._wrong(Problem.NOT_WHOLE, broken, before)
-            wrong |= broken
+            checks.append((Problem.NOT_WHOLE, numbers != np.floor(numbers), ""))
         if self.column.range is not None:
             least, most = self.column.range
-            outside = given & ((numbers < least) | (numbers > most))
             unit = f" {self.column.unit}" if self.column.unit else ""
-            self._wrong(Problem.OUT_OF_RANGE, outside, before, f"the schema allows {least:g} to {most:g}{unit}")
-            wrong |= outside
+            allowed = f"the schema allows {least:g} to {most:g}{unit}"
+            checks.append((Problem.OUT_OF_RANGE, (numbers < least) | (numbers > most), allowed))
         if self.column.role is ColumnRole.SURVIVAL_TIME:
-            early = given & (numbers <= 0)
-            self._wrong(Problem.OUT_OF_RANGE, early, before, "a time counts from the start and is above 0")
-            wrong |= early
-        numbers[wrong] = np.nan
+            checks.append((Problem.OUT_OF_RANGE, numbers <= 0, "a time counts from the start and is above 0"))
+        given = ~np.isnan(numbers)
+        for problem, wrong, detail in checks:
+            self._wrong(problem, given & wrong, before, detail)
+            numbers[wrong] = np.nan
         return numbers
 
     def _classes(self, texts: pa.Array, form: NumberText, missing: Mask, before: int) -> Values:

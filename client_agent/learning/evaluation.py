@@ -77,7 +77,7 @@ class Assessor:
     ) -> Assessment:
         """The metrics on ``data``, all or ``only`` some of the task's; ``train`` is this site's training part."""
         found = self.evaluate(model, data)
-        predicted = self._predicted(model, found, data, train, only)
+        predicted = self.predicted(model, data, train, only, found)
         built_in = () if predicted is None else scores(predicted, only)
         return Assessment(found, (*built_in, *self._own(model, data)))
 
@@ -89,9 +89,23 @@ class Assessor:
         found = final_scores(predicted, samples, seed)
         return found.model_copy(update={"scores": (*found.scores, *own)})
 
-    def predicted(self, model: nn.Module, data: Examples, train: Examples) -> Predicted | None:
-        """The outputs for ``data`` beside its targets; None for a task without metrics."""
-        return self._predicted(model, self.evaluate(model, data), data, train, None)
+    def predicted(
+        self,
+        model: nn.Module,
+        data: Examples,
+        train: Examples,
+        only: Collection[MetricName] | None = None,
+        found: Evaluation | None = None,
+    ) -> Predicted | None:
+        """The outputs for ``data``, or those ``found`` before, beside its targets; None for a task without metrics."""
+        outputs = (found or self.evaluate(model, data)).outputs
+        if outputs is None or not METRICS[self.task.kind]:
+            return None
+        baseline = None
+        if self.task.kind is TaskKind.SURVIVAL and (only is None or MetricName.INTEGRATED_BRIER in only):
+            of_train = self.evaluate(model, train).outputs
+            baseline = None if of_train is None else Predicted(self.task, of_train, train.y)
+        return Predicted(self.task, outputs, data.y, baseline)
 
     def try_once(self, study: Study, model: nn.Module, train: Examples) -> None:
         """One forward and backward pass on the first training examples; the model stays as it is.
@@ -108,22 +122,6 @@ class Assessor:
             if self.own_metrics is not None:
                 with torch.no_grad(), model_code(model, "metrics()"):
                     self.own_metrics(model, batch)
-
-    def _predicted(
-        self,
-        model: nn.Module,
-        found: Evaluation,
-        data: Examples,
-        train: Examples,
-        only: Collection[MetricName] | None,
-    ) -> Predicted | None:
-        if found.outputs is None or not METRICS[self.task.kind]:
-            return None
-        baseline = None
-        if self.task.kind is TaskKind.SURVIVAL and (only is None or MetricName.INTEGRATED_BRIER in only):
-            of_train = self.evaluate(model, train).outputs
-            baseline = None if of_train is None else Predicted(self.task, of_train, train.y)
-        return Predicted(self.task, found.outputs, data.y, baseline)
 
     def _own(self, model: nn.Module, data: Examples) -> tuple[Score, ...]:
         if self.own_metrics is None:

@@ -1,29 +1,21 @@
 """The tensors of a model that a study shares, and those that stay at a site: statistics and personal layers.
 
-Batch norm in a federation: what becomes of the running statistics, which no gradient moves (docs/protocol.md 2).
+Batch norm's running statistics, which no gradient moves (docs/protocol.md 2):
 
-    local    FedBN: everything of a normalisation layer that keeps statistics stays at its site, the running mean and
-             variance and the affine weight and bias alike. Source: Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated
-             Learning on Non-IID Features via Local Batch Normalization", ICLR 2021, section 3: the averaging leaves
-             out the layers' parameters, and their statistics with them.
+    local    FedBN: everything of a normalisation layer that keeps statistics stays at its site, the affine weight and
+             bias too. Source: Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated Learning on Non-IID Features via Local
+             Batch Normalization", ICLR 2021, section 3
     shared   mean and variance are coordinates of the update behind those of the parameters, each
              (before - after) / server learning rate. With x the value that all sites begin with and x_i the one after
              site i's round, the server's step gives  x - eta sum w_i (x - x_i) / eta / sum w_i = sum w_i x_i / sum w_i,
-             the average, whatever eta is. An update of norm N above the clip norm C is scaled by C / N as a whole, and
-             the site counts as one whose statistics are x + C / N (x_i - x): between the old and the new, so a variance
-             stays one. The counter of batches is not shared; it starts at 0 in every round.
+             the average, whatever eta is. Clipping an update leaves statistics between the old and the new, so a
+             variance stays one. The counter of batches is not shared; it starts at 0 in every round.
 
-A study that says neither takes no model with buffers. Other buffers are constants that the architecture makes; a model
-that changes one in training is refused. Statistics of frozen layers are constants too.
+A study that says neither takes no model with buffers. Other buffers, and statistics of frozen layers, are constants; a
+model that changes one in training is refused.
 
-Personal layers: parameters that train with the model and never leave the site. iFedAvg puts an affine layer of its own
-before (and behind) the network that all sites share: every site learns how its columns are to be shifted and scaled for
-the others' network, and only the shared part is aggregated. What the layer learned tells in the site's own words how
-its data differ.
-
-Any module below a ``PersonalLayer`` is personal, in a plug-in too. The shared parameters are all others, in the
-model's order, as far as they are trained: with averaged statistics they make up the layers of the study, the flat
-vector and the update. Under FedBN normalisation layers stay at the site too (client_agent.learning.layers).
+Personal layers train with the model and never leave the site: iFedAvg puts an affine layer of its own before (and
+behind) the network that all sites share. Any module below a ``PersonalLayer`` is personal, in a plug-in too.
 
 Source: Roschewitz, Hartley, Corinzia, Jaggi 2021, iFedAvg
 """

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 from scipy.linalg import LinAlgWarning
 from scipy.special import expit, softmax
 
 from client_agent.learning.data import EVENT, TIME
 from client_agent.learning.scores import METRICS, CalibrationBin, FinalScores, MetricName, Score, value_of
+from host.frozen import Frozen
 from protocol.messages.control import TaskKind, TaskSpec
 from protocol.summary.table_one import is_constant
 
@@ -75,10 +75,9 @@ class Predicted:
                 return outputs
 
 
-class Paired(BaseModel):
+class Paired(Frozen):
     """One metric of both models; ``difference`` is the first minus the second, None where either has no value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     first: Score
     second: Score
     difference: Score

@@ -7,23 +7,12 @@ Sizes of a specification:
              padding 1, the last is a dense layer; the activation between. (32, 64, 128, 128) on (1, 28, 28) is the
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
-a feature, and ``target``, one entry per class (client_agent.learning.layers). The built-in models have no buffers, so
-all of their state is shared or personal. Initial values are protocol.shared_model's, personal layers begin as the
-identity, frozen ones as the site's file has them (client_agent.learning.models).
+a feature, and ``target``, one entry per class (client_agent.learning.layers). Initial values are
+protocol.shared_model's; personal layers begin as the identity.
 
-Networks by name and arguments from a library that the site has installed itself. A study says library, version, class
-and arguments; the site's setting ``architectures`` lists what it lets be made. Arguments are plain values
-(protocol.messages.model), so nothing of the requester's runs here.
-
-Layers that no round trains: a pretrained network whose head, or whose adapters, a study fine-tunes. Only what is
-trained is shared. The rest comes from a file that every site holds itself (setting ``weights`` names the folder), or
-from the site's plug-in; its digest stands in the study, so all sites compute with the same layers. The file is
-safetensors, which holds numbers and no code, by the names of the model's parameters and running statistics.
-
-torch's global random state, one thread at a time. An agent runs a thread for each of its studies, and torch has one
-random state for all of them, as it has one set of cuDNN flags. Whoever draws from a seed holds both alone until it is
-done, so that the same seed gives the same numbers whatever else the process trains. So the studies of one agent train
-one after the other.
+A study names a library's network by version, class and plain arguments, so nothing of the requester's runs here; the
+site's setting ``architectures`` lists what it lets be made. Frozen layers come from a safetensors file that every site
+holds itself (setting ``weights`` names the folder), or from the plug-in; the study pins their digest.
 """
 
 from __future__ import annotations
@@ -194,6 +183,7 @@ def _tops(names: list[str]) -> str:
 
 
 _ONE_AT_A_TIME: Final = threading.RLock()
+"""torch has one random state for the threads of all studies; so the studies of one agent train one after the other."""
 
 
 @contextmanager
@@ -300,7 +290,7 @@ def require_layers(model: nn.Module, spec: ModelSpec) -> None:
 
 def _network(spec: ModelSpec) -> nn.Module:
     _check_sizes(spec)
-    shared = nn.Sequential(*(_convolutional(spec) if spec.kind == "cnn" else _dense(spec)))
+    shared = nn.Sequential(*_layers(spec))
     if not spec.personal:
         return shared
     return Personalised(
@@ -327,10 +317,6 @@ def _check_sizes(spec: ModelSpec) -> None:
         raise ConfigurationError(f"model: personal={list(spec.personal)}; name each of 'input' and 'target' once")
 
 
-def _dense(spec: ModelSpec) -> list[nn.Module]:
-    return [nn.Flatten(), *_dense_layers(spec, prod(spec.inputs), spec.hidden)]
-
-
 def _dense_layers(spec: ModelSpec, width: int, hidden: tuple[int, ...]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for next_width in hidden:
@@ -339,7 +325,9 @@ def _dense_layers(spec: ModelSpec, width: int, hidden: tuple[int, ...]) -> list[
     return [*layers, *_dropout(spec), nn.Linear(width, spec.classes)]
 
 
-def _convolutional(spec: ModelSpec) -> list[nn.Module]:
+def _layers(spec: ModelSpec) -> list[nn.Module]:
+    if spec.kind != "cnn":
+        return [nn.Flatten(), *_dense_layers(spec, prod(spec.inputs), spec.hidden)]
     channels, height, width = spec.inputs
     layers: list[nn.Module] = []
     for next_channels in spec.hidden[:-1]:

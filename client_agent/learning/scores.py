@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
+from host.frozen import Frozen
 from protocol.messages.control import TaskKind
 
 
@@ -72,13 +71,12 @@ FOLLOWED: Final = frozenset(
 """Metrics that a simulation computes after every round; all others after the last one."""
 
 
-class Score(BaseModel):
+class Score(Frozen):
     """One metric on a test part. Without ``value`` it could not be computed there, for the ``reason``.
 
     ``low`` and ``high`` bound its 95 % bootstrap interval, where one was asked for.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     value: float | None
     reason: str = ""
@@ -86,18 +84,16 @@ class Score(BaseModel):
     high: float | None = None
 
 
-class CalibrationBin(BaseModel):
+class CalibrationBin(Frozen):
     """Among a tenth of the test examples, ordered by their probability: its mean, and the share of events."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     predicted: float
     observed: float
 
 
-class FinalScores(BaseModel):
+class FinalScores(Frozen):
     """All metrics of one model on one site's test part; ``samples`` is the number of bootstrap samples."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     examples: int
     samples: int
     scores: tuple[Score, ...]
@@ -129,9 +125,22 @@ def words_of(metric: str) -> str:
     return _WORDS.get(metric, metric.replace("_", " "))
 
 
-def shown_score(score: Score) -> str:
-    """A score as people read it: three decimals, with its interval where there is one."""
+def shown_value(score: Score) -> str:
+    """A score's value as people read it: three decimals, with its interval where there is one."""
     if score.value is None:
-        return f"{score.name} - ({score.reason})"
+        return f"- ({score.reason})"
     interval = "" if score.low is None or score.high is None else f" [{score.low:.3f}, {score.high:.3f}]"
-    return f"{score.name} {score.value:.3f}{interval}"
+    return f"{score.value:.3f}{interval}"
+
+
+def shown_score(score: Score) -> str:
+    return f"{score.name} {shown_value(score)}"
+
+
+FIRST_SCORES: Final = 2
+"""The number of metrics that are shown of a round: the first ones of the study's task."""
+
+
+def first_scores(scores: tuple[Score, ...]) -> str:
+    """A round's first scores as people read them."""
+    return ", ".join(map(shown_score, scores[:FIRST_SCORES]))

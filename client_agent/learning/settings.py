@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from host.frozen import Frozen
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,12 @@ NO_SOURCES: Final = ModelSources()
 ConfigValue = str | int | float | bool
 
 
-class TrainerSettings(BaseModel):
+class TrainerSettings(Frozen):
     """A site's own training code: ``program`` calls its function, ClientApp or client ``app``.
 
     Each description says why the default is what it is.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: Literal["flower", "nvflare", "python"] | None = Field(default=None, description="Moiety trains itself")
     python: Path | None = Field(default=None, description="only a trainer has an environment of its own")
     program: Path | None = Field(default=None, description="as python")

@@ -39,14 +39,17 @@ from protocol.rules.registry import require_sites, rule_for
 from protocol.text import NamesKind, require_model_names
 
 
-class FinishTable(BaseModel):
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FinishTable(_Table):
     """``[finish]``. ``choose`` the pull by examples ``held_out`` of the shared rounds (that share of the requester's
     training part), or by all of them, each left out once (small models whose loss is a mean over examples).
 
     The requester's own: it is no part of the signed study, and no other party learns of it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     choose: Literal["held_out", "leave_one_out"] = "held_out"
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
@@ -76,29 +79,7 @@ class Finished:
 
 
 B = TypeVar("B", bound=BaseModel)
-_AS_WRITTEN: Final = {
-    "name",
-    "rule",
-    "training",
-    "rounds",
-    "list_every",
-    "round_deadline_s",
-    "correlation_source",
-    "protection",
-    "ranking",
-    "seed",
-    "task",
-    "data_schema",
-    "summary",
-    "tags",
-    "privacy",
-}
-"""Parts of a study that stand in its file as they are."""
 _MODEL_AS_WRITTEN: Final = {"kind", "inputs", "hidden", "activation", "dropout", "personal", "buffers"}
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ArchitectureTable(_Table):
@@ -297,7 +278,7 @@ def study_from_table(
     study = _strict(
         Study,
         {
-            **table.model_dump(mode="json", include=_AS_WRITTEN),
+            **table.model_dump(mode="json", exclude={"model", "parameters", "finish"}),
             "roster_digest": roster.digest(),
             "parameters": _strict(StudyParameters, parameters, f"{source}: parameters").model_dump(),
             "model": model.model_dump(mode="json"),

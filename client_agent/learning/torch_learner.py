@@ -85,21 +85,21 @@ class TorchLearner:
                 f"rule {self._study.rule.name.value!r} measures sites by this site's validation loss: put examples "
                 f"that it neither trains nor tests on into {VALIDATION_FILE} beside train.npz"
             )
-        self._load(model, self._personal.latest())
+        self._load(model)
         return loss_gradient(self._model, self._data.validation, self._device, self._assessor.loss)
 
     def validation_loss(self, model: Vector) -> float | None:
         """Mean loss on this site's validation examples; None where it sets none apart."""
         if not self._data.validation:
             return None
-        self._load(model, self._personal.latest())
+        self._load(model)
         return self._assessor.evaluate(self._model, self._data.validation).loss
 
     def update_noise(self, model: Vector, round_number: int) -> UpdateNoise:
         """Return the noise of this site's clipped update of a round; a requester asks it of itself. Raises:
         UnusableUpdate
         """
-        self._load(model, self._personal.before(round_number))
+        self._load(model, round_number)
         return update_noise(
             self._model,
             self._data.train,
@@ -135,14 +135,14 @@ class TorchLearner:
         """The task's and the plug-in's metrics on the site's test examples; nothing when it has none."""
         if not self._data.test:
             return ()
-        self._load(model, self._personal.latest())
+        self._load(model)
         return self._assessor.assess(self._model, self._data.test, self._data.train).scores
 
     def final_scores(self, model: Vector, samples: int) -> FinalScores | None:
         """The same with bootstrap intervals, drawn from the study's seed or digest; None without test examples."""
         if not self._data.test:
             return None
-        self._load(model, self._personal.latest())
+        self._load(model)
         seed = int(self._study.digest()[:8], 16)
         return self._assessor.final_scores(self._model, self._data.test, self._data.train, samples, seed)
 
@@ -150,7 +150,7 @@ class TorchLearner:
         """The model's outputs for the site's test examples; None without any, or for a task without metrics."""
         if not self._data.test:
             return None
-        self._load(model, self._personal.latest())
+        self._load(model)
         return self._assessor.predicted(self._model, self._data.test, self._data.train)
 
     def hold_out(self, finish: FinishTable) -> Self:
@@ -168,7 +168,7 @@ class TorchLearner:
 
     def finish(self, model: Vector) -> Finished:
         """The model moved on this site's own examples, those held out among them. Raises: UnusableUpdate"""
-        self._load(model, None)
+        load_vector(self._model, model)
         return self._local_finish().run(model)
 
     def _local_finish(self) -> LocalFinish:
@@ -178,7 +178,7 @@ class TorchLearner:
 
     def _train(self, model: Vector, round_number: int) -> LocalRound:
         study, data = self._study, self._data.train
-        self._load(model, self._personal.before(round_number))
+        self._load(model, round_number)
         if study.record_noise is None:
             return train_round(
                 self._model,
@@ -201,10 +201,11 @@ class TorchLearner:
         )
         return LocalRound(noised, self._first_personal)
 
-    def _load(self, model: Vector, personal: Vector | None) -> None:
-        """Shared and personal layers into the model; None: the personal layers' initial values."""
+    def _load(self, model: Vector, round_number: int | None = None) -> None:
+        """Shared layers into the model, and the newest personal ones, or those that a round's training starts from."""
+        own = self._personal.latest() if round_number is None else self._personal.before(round_number)
         load_vector(self._model, model)
-        load_personal(self._model, self._first_personal if personal is None else personal)
+        load_personal(self._model, self._first_personal if own is None else own)
 
 
 def try_study(

@@ -15,13 +15,14 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.learning.scores import FinalScores, shown_score
 from client_agent.model.site_model import HeldModel
 from client_agent.site.events import RoundEnd
 from client_agent.site.models import FinishedModel
 from client_agent.site.privacy_budget import Training, accountant, epsilon_of, share_used
+from host.frozen import Frozen
 from protocol.messages.control import ModelSpec, RuleSpec, Study, StudyState, TableSchema, TaskSpec
 from protocol.messages.model import Buffers
 from protocol.policy.site_policy import SitePolicy
@@ -35,10 +36,9 @@ LEAST_EVENTS: Final = 5
 """Events up to the first horizon, and between any two: a step of fewer would show single patients."""
 
 
-class Horizon(BaseModel):
+class Horizon(Frozen):
     """A ``time`` in the data's own unit, and the log of the cumulative baseline hazard up to it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     time: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     log_hazard: Annotated[float, Field(allow_inf_nan=False)]
 
@@ -49,24 +49,22 @@ def survival(baseline: Sequence[Horizon], log_hazards: NDArray[np.float64]) -> N
         return np.asarray(np.exp(-np.exp(log_hazards[:, None] + np.array([one.log_hazard for one in baseline]))))
 
 
-class CardSite(BaseModel):
+class CardSite(Frozen):
     """A site by its pseudonym: how many sums it is in, and the rule's last weight for it, where that is known."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     sums: int
     last_weight: float | None = None
 
 
-class Named(BaseModel):
+class Named(Frozen):
     """A version or a SHA-256 by what it is of."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     value: str
 
 
-class CardPrivacy(BaseModel):
+class CardPrivacy(Frozen):
     """The bound on what the shared model tells about a record of the exporting site: ``epsilon`` at ``delta``.
 
     ``spent`` is the same over all of that site's studies, ``used`` their share of its ``budget``. Other sites have
@@ -75,7 +73,6 @@ class CardPrivacy(BaseModel):
     versions.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     unit: Literal["record", "site"] = "record"
     epsilon: float
     delta: float
@@ -89,14 +86,13 @@ class CardPrivacy(BaseModel):
     accountant: str
 
 
-class ModelCard(BaseModel):
+class ModelCard(Frozen):
     """``released`` rounds stepped the model by a sum, ``alone`` by the requester's own data. ``scores`` are those of
     the site that exports, on its own test part. ``finish`` says how the requester finished the model alone, None where
     it is the shared one. ``baseline`` is what survival is predicted by, from the exporting site's training rows alone.
     ``simulated``: no site took part, all data lay in one place. ``files`` are the digests of what lies beside the card.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     card: Literal["moiety-model-card/1"] = "moiety-model-card/1"
     study: str
     study_digest: str

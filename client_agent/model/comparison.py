@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.learner import Vector
 from client_agent.learning.metrics import Paired, paired_scores
@@ -21,6 +20,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.context import site_learner
 from client_agent.site.models import FinishedModel
 from client_agent.study.outbox import PRETRAINED, load_pretrained
+from host.frozen import Frozen
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from client_agent.model.site_model import HeldModel
 
 
-class Comparison(BaseModel):
+class Comparison(Frozen):
     """Both models on this site's test part; ``rounds`` is what each was trained for.
 
     ``finish`` says how the federated one was finished here, None where it is the shared one; the other never is.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     model_version: int
     rounds: int

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.data.findings import Findings
-from client_agent.data.rows import joined, read_rows
+from client_agent.data.rows import read_rows
 from client_agent.data.site_table import PLAIN, POINTED, SiteTable, read_site_table
 from client_agent.data.source import open_table, text_columns
 from client_agent.data.transformation import transform_file
@@ -41,7 +41,15 @@ def features_of(model: Exported, path: Path, site: Path | None, keep: Collection
     made from unless ``site`` says otherwise. Without one it is an .npz with X, or a table whose columns are the
     features, which ``site`` says how to read. Raises: ConfigurationError
     """
-    X = _features(model, path, site, keep)
+    written = _site_table(model, site)
+    if model.transformation is not None:
+        X = transform_file(path, model.transformation, written)
+    elif path.suffix != ".npz":
+        X = _ready_table(model, path, written or PLAIN, keep)
+    elif site is None:
+        X = _npz(model, path)
+    else:
+        raise ConfigurationError("--site is for tables, which an .npz file is not")
     if X.shape[:1] == (0,):
         raise ConfigurationError(f"{path}: no row, so there is nothing to predict")
     return X
@@ -79,17 +87,6 @@ def _site_table(model: Exported, path: Path | None) -> SiteTable | None:
     return None if path is None else read_site_table(path, model.study.data_schema)
 
 
-def _features(model: Exported, path: Path, site: Path | None, keep: Collection[str]) -> Features:
-    if model.transformation is None and path.suffix == ".npz":
-        if site is not None:
-            raise ConfigurationError("--site is for tables, which an .npz file is not")
-        return _npz(model, path)
-    written = _site_table(model, site)
-    if model.transformation is not None:
-        return transform_file(path, model.transformation, written)
-    return _ready_table(model, path, written or PLAIN, keep)
-
-
 def write_predictions(model: Exported, X: Features, path: Path, kept: Kept = NOTHING_KEPT) -> int:
     """A CSV with one line an example: what was kept of the input, then probabilities and the likeliest class, numbers,
     rates, or the log hazard and survival at the horizons that the model was exported with.
@@ -117,11 +114,8 @@ def _predicted(model: Exported, X: Features, kept: Kept) -> tuple[list[str], lis
     twice = [name for name in kept if name in names]
     if twice:
         raise ConfigurationError(f"--keep {twice[0]}: a column of the predictions has that name: rename the input's")
-    return [*kept, *names], [[*own, *line] for own, line in zip(_rows(kept, len(lines)), lines, strict=True)]
-
-
-def _rows(kept: Kept, count: int) -> list[tuple[str, ...]]:
-    return list(zip(*kept.values(), strict=True)) if kept else [()] * count
+    rows = zip(*kept.values(), strict=True) if kept else [()] * len(lines)
+    return [*kept, *names], [[*own, *line] for own, line in zip(rows, lines, strict=True)]
 
 
 def _columns(model: Exported) -> list[str]:
@@ -173,7 +167,7 @@ def _ready_table(model: Exported, path: Path, site: SiteTable, keep: Collection[
         raise ConfigurationError(f"{path}: its first line holds numbers: it must name the columns")
     numbers = tuple(ColumnSpec.model_construct(name=name, type=ColumnType.NUMBER) for name in names)
     schema = TableSchema.model_construct(columns=numbers)
-    rows = joined(schema, list(read_rows(schema, table, site, findings)))
+    rows = read_rows(schema, table, site, findings)
     found = "; ".join(finding.text for finding in findings)
     if found:
         raise ConfigurationError(f"{path}: no prediction for these rows, as this study has no [schema]: {found}")

@@ -369,6 +369,15 @@ def without_number(purpose: str) -> str:
     return purpose.rstrip("0123456789").rstrip("-")
 
 
+def by_purpose(entries: Iterable[LedgerEntry]) -> dict[tuple[str, str], Totals]:
+    """Sums for each server and purpose, letters of all rounds together, in alphabetical order."""
+    found: dict[tuple[str, str], Totals] = {}
+    for entry in entries:
+        key = (entry.server, without_number(entry.purpose))
+        found[key] = found.get(key, Totals()).with_entry(entry)
+    return dict(sorted(found.items()))
+
+
 def _merged(lines: Lines) -> Lines:
     """One line for each server, study, purpose and end, whenever it was; as many as there are kinds of exchanges."""
     found: dict[object, LedgerEntry] = {}

@@ -21,7 +21,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from client_agent.page.contents import all_studies, one_study, remove_leftovers, what_left, zipped_model
+from client_agent.net.ledger import by_purpose, read_ledger
+from client_agent.page.contents import all_studies, one_study, remove_leftovers, zipped_model
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.study.approval import Word, keep_word, known_study, leave_study, pause_study, resume_study
@@ -218,7 +219,8 @@ class _Shown:
         return self._page(request, "budget.html", budget=budget_of(self._settings, self._came_with))
 
     def ledger(self, request: Request) -> Response:
-        return self._page(request, "ledger.html", sent=what_left(self._settings))
+        sent = by_purpose(read_ledger(self._settings.state_dir / "ledger.jsonl"))
+        return self._page(request, "ledger.html", sent=sent)
 
     def check(self, request: Request) -> Response:
         """Takes some seconds: both servers are asked, as ``moiety doctor`` does."""

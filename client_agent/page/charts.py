@@ -29,6 +29,16 @@ class Curve:
     points: tuple[tuple[int, float], ...]
 
 
+def over_rounds(label: str, points: Iterable[tuple[str, int, float]], floor: float | None = 0.0) -> str:
+    """One line for each name over the rounds; nothing where there is not one finite value."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for name, number, value in points:
+        series.setdefault(name, []).append((number, value))
+    if not any(math.isfinite(value) for line in series.values() for _, value in line):
+        return ""
+    return chart([Curve(name, tuple(line)) for name, line in series.items()], label, floor)
+
+
 @dataclass(frozen=True)
 class _Axis:
     """A linear axis: numbers from ``low`` to ``high`` at places from ``start`` to ``end``."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -13,9 +12,9 @@ from zipfile import ZIP_STORED, ZipFile
 
 from markupsafe import Markup
 
-from client_agent.learning.scores import shown_score
-from client_agent.net.ledger import Totals, read_ledger, without_number
-from client_agent.page.charts import Curve, chart
+from client_agent.learning.scores import FIRST_SCORES, first_scores
+from client_agent.page.charts import over_rounds
+from client_agent.page.study_state import of_sites
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, SiteValue, after_each, last_metrics, read_metrics
 from client_agent.site.models import Kept, finished_model, kept_model
@@ -31,8 +30,6 @@ LAST: Final = "last"
 UNFINISHED: Final = "unfinished"
 _PREFIX: Final = "for-a-browser-"
 _SHOWN_ROUNDS: Final = 200
-_FOLLOWED: Final = 2
-"""The number of metrics that are shown of a round: the first ones of the study's task."""
 
 
 def models_at(known: KnownStudy) -> tuple[str, ...]:
@@ -89,22 +86,18 @@ def _zipped(folder: Path, within: Path) -> BinaryIO:
         return file
 
 
-def lines_over_rounds(title: str, points: Iterable[tuple[str, int, float]]) -> Markup:
-    """One line for each name over the rounds; nothing where there is not one finite value."""
-    series: dict[str, list[tuple[int, float]]] = {}
-    for name, number, value in points:
-        series.setdefault(name, []).append((number, value))
-    if not any(math.isfinite(value) for line in series.values() for _, value in line):
-        return Markup("")
-    curves = [Curve(name, tuple(line)) for name, line in series.items()]
-    return Markup(chart(curves, title, floor=0.0))  # noqa: S704 - the chart escapes every text
+def _chart(label: str, points: Iterable[tuple[str, int, float]]) -> Markup:
+    return Markup(over_rounds(label, points))  # noqa: S704 - the chart escapes every text
 
 
 def all_studies(settings: AgentSettings, site: SiteStanding) -> list[tuple[StudyStanding, str]]:
     """Each study with its last model's metrics here; those that wait for a person first, those that are over last."""
     studies = sorted(site.studies, key=lambda one: (one.over, not one.waits, one.study))
     last = [last_metrics(settings.state_dir / "studies" / one.study / METRICS) for one in studies]
-    return [(one, "" if record is None else _scores(record)) for one, record in zip(studies, last, strict=True)]
+    return [
+        (one, "" if record is None else first_scores(record.test_scores))
+        for one, record in zip(studies, last, strict=True)
+    ]
 
 
 def one_study(settings: AgentSettings, roster: Roster, name: str) -> dict[str, object]:
@@ -116,19 +109,19 @@ def one_study(settings: AgentSettings, roster: Roster, name: str) -> dict[str, o
     records = read_metrics(known.journal.folder / METRICS)
     contributes = settings.site != roster.requester
     opens = known.study.rule.needs.value if any(_opened(record) for record in records) else ""
-    tested = [(record.round, score) for record in records for score in record.test_scores[:_FOLLOWED]]
+    tested = [(record.round, score) for record in records for score in record.test_scores[:FIRST_SCORES]]
     return {
         "known": known,
         "digest": known.study.digest(),
         "standing": study_standing(settings, known),
         "statements": in_plain_words(known.study, roster, settings.policy, own_examples(settings.data)),
         "rounds": [_round(*pair) for pair in reversed(list(after_each(records[-_SHOWN_ROUNDS:])))],
-        "metrics": lines_over_rounds(
+        "metrics": _chart(
             "the model on this site's own test examples",
             ((score.name, number, score.value) for number, score in tested if score.value is not None),
         ),
-        "weights": lines_over_rounds("each site's weight", _of_sites(records, lambda record: record.alphas)),
-        "distances": lines_over_rounds(opens, _of_sites(records, _opened)),
+        "weights": _chart("each site's weight", of_sites(records, lambda record: record.alphas)),
+        "distances": _chart(opens, of_sites(records, _opened)),
         "models": models_at(known),
         "opens": opens,
         "may_say": known.waits and not known.over,
@@ -149,7 +142,7 @@ def _round(before: RoundRecord | None, record: RoundRecord) -> dict[str, object]
         "opened": _listed(_opened(record)),
         "weights": _listed(record.alphas),
         "isolation": "" if record.isolation is None else f"{record.isolation:.3f}",
-        "scores": _scores(record),
+        "scores": first_scores(record.test_scores),
         "kilobytes": f"{(record.bytes_up + record.bytes_down) / 1000:.0f}",
     }
 
@@ -161,23 +154,3 @@ def _listed(values: tuple[SiteValue, ...]) -> str:
 def _opened(record: RoundRecord) -> tuple[SiteValue, ...]:
     """The numbers about single sites that the requester opened; contributors' records have none."""
     return record.distances or record.norms or record.inner_products
-
-
-def _scores(record: RoundRecord) -> str:
-    return ", ".join(shown_score(score) for score in record.test_scores[:_FOLLOWED])
-
-
-def _of_sites(
-    records: tuple[RoundRecord, ...], values: Callable[[RoundRecord], tuple[SiteValue, ...]]
-) -> Iterator[tuple[str, int, float]]:
-    """A value of each site in each round, of what the requester alone has in its records."""
-    return ((one.site, record.round, one.value) for record in records for one in values(record))
-
-
-def what_left(settings: AgentSettings) -> list[tuple[str, str, int, int]]:
-    """Server, purpose, and the bytes sent and received at the socket, over the whole ledger."""
-    found: dict[tuple[str, str], Totals] = {}
-    for entry in read_ledger(settings.state_dir / "ledger.jsonl"):
-        key = entry.server, without_number(entry.purpose)
-        found[key] = found.get(key, Totals()).with_entry(entry)
-    return [(*key, one.socket_sent_bytes, one.socket_received_bytes) for key, one in sorted(found.items())]

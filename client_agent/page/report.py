@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from html import escape
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from client_agent.learning.scores import FinalScores, MetricName, Score, shown_score, value_of, words_of
+from client_agent.learning.scores import FIRST_SCORES, FinalScores, MetricName, Score, first_scores, value_of, words_of
 from client_agent.model.card import CardPrivacy, ModelCard, Named, card_markdown, card_of, privacy_of, versions_of
 from client_agent.model.site_model import held_model
-from client_agent.net.ledger import LedgerEntry, Totals, read_ledger, without_number
-from client_agent.page.charts import Curve, chart, document, figure, table
-from client_agent.page.study_state import Federated, federated, outcome_text, stand_of, sums_of
+from client_agent.net.ledger import LedgerEntry, by_purpose, read_ledger
+from client_agent.page.charts import document, figure, over_rounds, table
+from client_agent.page.study_state import Federated, federated, of_sites, outcome_text, stand_of, sums_of
 from client_agent.settings import AgentSettings
 from client_agent.site.events import (
     METRICS,
@@ -40,12 +37,11 @@ from client_agent.study.plain_words import in_plain_words, settings_words
 from client_agent.study.privacy_spending import own_examples
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summary import SUMMARY_FILE, Summary
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Roster, Study
 from protocol.text import printable
 
-_FOLLOWED: Final = 2
-"""The number of metrics that get a curve: the first ones of the study's task."""
 _SHOWN_ROUNDS: Final = 500
 _ROUND: Final = (
     "round",
@@ -60,11 +56,10 @@ _ROUND: Final = (
 )
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+_OPENED: Final = "Each contributor's, opened to the requester alone."
 
 
-class Missed(_Frozen):
+class Missed(Frozen):
     """The rounds that a site missed for one reason, and its own words in the last of them."""
 
     why: Absent
@@ -72,7 +67,7 @@ class Missed(_Frozen):
     text: Shown = ""
 
 
-class SiteStory(_Frozen):
+class SiteStory(Frozen):
     """One contributor over the study: ``sums`` of updates it is in, the rule's first and last weight for it.
 
     ``weights`` is the sum of its weights in those sums; None where this site does not know them.
@@ -89,7 +84,7 @@ class SiteStory(_Frozen):
     missed: tuple[Missed, ...]
 
 
-class Cost(_Frozen):
+class Cost(Frozen):
     """All exchanges with one server for one purpose: bytes at the socket, TLS and headers among them."""
 
     server: str
@@ -99,7 +94,7 @@ class Cost(_Frozen):
     received_bytes: int
 
 
-class StudyReport(_Frozen):
+class StudyReport(Frozen):
     """A study as this site knows it at ``made_s`` (seconds since 1970), in any state.
 
     ``state`` is a word or two, ``reason`` why; ``outcome`` says what a study that did not end as asked has come to.
@@ -150,7 +145,7 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
     journal = StudyJournal(settings.state_dir, name) if folder.is_dir() else None
     card, no_card = _card(settings, roster, name)
     rewards = {one.site: one for one in rewards_of(records, settings.site, roster.requester)}
-    own, others = _costs(read_ledger(settings.state_dir / "ledger.jsonl"), name)
+    entries = read_ledger(settings.state_dir / "ledger.jsonl")
     return StudyReport(
         study=name,
         study_digest=study.digest(),
@@ -175,9 +170,11 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
         best=None if journal is None else kept_model(journal, Kept.BEST),
         ranking=None if journal is None else journal.read(folder / RANKING_FILE, Ranking),
         summary=None if journal is None else journal.read(folder / SUMMARY_FILE, Summary),
-        privacy=_privacy(settings, came_with, study),
-        costs=own,
-        costs_of_all=others,
+        privacy=None
+        if study.record_noise is None
+        else privacy_of(study, budget_memory(settings.state_dir, came_with).trainings, settings.policy),
+        costs=_costs(one for one in entries if one.study == name),
+        costs_of_all=_costs(one for one in entries if one.study is None),
         card=card,
         no_card=no_card,
         versions=versions_of(study.model),
@@ -203,12 +200,6 @@ def _transformation(settings: AgentSettings, study: Study) -> str | None:
 
     path = settings.data / TRANSFORMATION_FILE
     return load_transformation(path).digest if study.data_schema is not None and path.exists() else None
-
-
-def _privacy(settings: AgentSettings, came_with: str, study: Study) -> CardPrivacy | None:
-    if study.record_noise is None:
-        return None
-    return privacy_of(study, budget_memory(settings.state_dir, came_with).trainings, settings.policy)
 
 
 def _story(site: str, records: tuple[RoundRecord, ...], reward: Reward | None) -> SiteStory:
@@ -239,16 +230,7 @@ def _missed(absences: Iterable[Absence]) -> tuple[Missed, ...]:
     return tuple(Missed(why=why, rounds=rounds, text=texts[why]) for why, rounds in counts.items())
 
 
-def _costs(entries: tuple[LedgerEntry, ...], study: str) -> tuple[tuple[Cost, ...], tuple[Cost, ...]]:
-    own = [one for one in entries if one.study == study]
-    return _summed(own), _summed(one for one in entries if one.study is None)
-
-
-def _summed(entries: Iterable[LedgerEntry]) -> tuple[Cost, ...]:
-    found: dict[tuple[str, str], Totals] = {}
-    for one in entries:
-        key = (one.server, without_number(one.purpose))
-        found[key] = found.get(key, Totals()).with_entry(one)
+def _costs(entries: Iterable[LedgerEntry]) -> tuple[Cost, ...]:
     return tuple(
         Cost(
             server=server,
@@ -257,7 +239,7 @@ def _summed(entries: Iterable[LedgerEntry]) -> tuple[Cost, ...]:
             sent_bytes=totals.socket_sent_bytes,
             received_bytes=totals.socket_received_bytes,
         )
-        for (server, purpose), totals in sorted(found.items())
+        for (server, purpose), totals in by_purpose(entries).items()
     )
 
 
@@ -347,52 +329,35 @@ def _best(report: StudyReport) -> str:
     )
 
 
-def _curves(report: StudyReport) -> Iterator[str]:
-    names = [score.name for record in report.rounds[-1:] for score in record.test_scores[:_FOLLOWED]]
-    for name in names:
-        curve = Curve(_metric(name), _points(report, partial(_score_of, name)))
-        shown = chart([curve], curve.name)
-        yield figure(
-            curve.name[:1].upper() + curve.name[1:], "On this site's own test examples, after every round.", shown
-        )
-    if any(record.alphas for record in report.rounds):
-        caption = "Each contributor's weight under the study's rule, in full precision, after every round."
-        yield figure("Weights", caption, _of_sites(report, lambda record: record.alphas, "weight"))
-    for title, take in _OPENED:
-        if any(take(record) for record in report.rounds):
-            caption = "Each contributor's, opened to the requester alone."
-            yield figure(title, caption, _of_sites(report, take, title.lower()))
-    isolation = Curve(report.site, _points(report, lambda record: record.isolation))
-    if isolation.points:
-        caption = "How far off the best estimate of anybody's update would be, for one who has all sums and lists."
-        yield figure("Isolation", caption, chart([isolation], "isolation", floor=0.0))
-
-
-_OPENED: Final[tuple[tuple[str, Callable[[RoundRecord], tuple[SiteValue, ...]]], ...]] = (
-    ("Distances", lambda record: record.distances),
-    ("Lengths", lambda record: record.norms),
-    ("Inner products", lambda record: record.inner_products),
+_OF_SITES: Final[tuple[tuple[str, str, Callable[[RoundRecord], tuple[SiteValue, ...]]], ...]] = (
+    (
+        "Weights",
+        "Each contributor's weight under the study's rule, in full precision, after every round.",
+        lambda record: record.alphas,
+    ),
+    ("Distances", _OPENED, lambda record: record.distances),
+    ("Lengths", _OPENED, lambda record: record.norms),
+    ("Inner products", _OPENED, lambda record: record.inner_products),
 )
 
 
-def _score_of(name: str, record: RoundRecord) -> float | None:
-    return value_of(record.test_scores, name)
-
-
-def _points(report: StudyReport, take: Callable[[RoundRecord], float | None]) -> tuple[tuple[int, float], ...]:
-    found = [(record.round, take(record)) for record in report.rounds]
-    return tuple((number, value) for number, value in found if value is not None)
-
-
-def _of_sites(report: StudyReport, take: Callable[[RoundRecord], tuple[SiteValue, ...]], label: str) -> str:
-    curves = [
-        Curve(
-            one.site,
-            tuple((record.round, v.value) for record in report.rounds for v in take(record) if v.site == one.site),
-        )
-        for one in report.sites
-    ]
-    return chart(curves, label, floor=0.0)
+def _curves(report: StudyReport) -> Iterator[str]:
+    records = report.rounds
+    for name in [score.name for record in records[-1:] for score in record.test_scores[:FIRST_SCORES]]:
+        values = [(record.round, value_of(record.test_scores, name)) for record in records]
+        metric, caption = _metric(name), "On this site's own test examples, after every round."
+        shown = over_rounds(metric, ((metric, number, one) for number, one in values if one is not None), None)
+        if shown:
+            yield figure(metric[:1].upper() + metric[1:], caption, shown)
+    for title, caption, take in _OF_SITES:
+        shown = over_rounds(title.lower(), of_sites(records, take))
+        if shown:
+            yield figure(title, caption, shown)
+    known = ((report.site, record.round, record.isolation) for record in records if record.isolation is not None)
+    isolation = over_rounds("isolation", known)
+    if isolation:
+        caption = "How far off the best estimate of anybody's update would be, for one who has all sums and lists."
+        yield figure("Isolation", caption, isolation)
 
 
 def _sites(report: StudyReport) -> str:
@@ -428,7 +393,7 @@ def _round_row(record: RoundRecord) -> tuple[str, ...]:
         ", ".join(record.took_part),
         missing,
         _number(record.isolation, 3),
-        ", ".join(shown_score(score) for score in record.test_scores[:_FOLLOWED]),
+        first_scores(record.test_scores),
         f"{record.seconds:.1f}",
         f"{(record.bytes_up + record.bytes_down) / 1000:,.0f}",
     )

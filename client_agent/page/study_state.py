@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final, Protocol
 
 from client_agent.requester.state import RequesterState
 from client_agent.settings import AgentSettings
-from client_agent.site.events import RoundEnd, RoundRecord
+from client_agent.site.events import RoundEnd, RoundRecord, SiteValue
 from client_agent.site.journal import STOPPED, StudyJournal
 from client_agent.study.outbox import REFUSAL, queued
 from protocol.errors import ConfigurationError
@@ -46,6 +47,13 @@ def sums_of(records: tuple[RoundRecord, ...]) -> int:
     trains = any(record.purpose.plan.steps_model for record in records)
     released = [record for record in records if record.state is RoundEnd.RELEASED]
     return len([record for record in released if record.purpose.plan.steps_model or not trains])
+
+
+def of_sites(
+    records: tuple[RoundRecord, ...], values: Callable[[RoundRecord], tuple[SiteValue, ...]]
+) -> Iterator[tuple[str, int, float]]:
+    """A value of each site in each round, of what the requester alone has in its records."""
+    return ((one.site, record.round, one.value) for record in records for one in values(record))
 
 
 def federated(view: Standing, records: tuple[RoundRecord, ...]) -> Federated:

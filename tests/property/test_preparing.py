@@ -7,13 +7,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_agent.data.findings import Findings
-from client_agent.data.prepare import Prepared, Side, Tables, patient_ids, prepared, sides
-from client_agent.data.rows import joined, read_rows
-from client_agent.data.site_table import PLAIN
-from client_agent.data.source import table_of
-from client_agent.data.transformation import Transformation, transform_rows
-from tests.unit.data.made import AGE, CHOL, ILL, PAIN, WHO, schema
+from client_agent.data.prepare import Prepared, Side, patient_ids, sides
+from client_agent.data.rows import Rows
+from client_agent.data.transformation import Transformation
+from tests.unit.data.made import AGE, CHOL, ILL, PAIN, WHO, prepare, read, schema, transformed
 
 SCHEMAS = [
     schema(AGE, CHOL, PAIN, ILL, WHO, scaling=scaling, split={"test": 0.3, "seed": seed})
@@ -34,8 +31,7 @@ ROWS = st.lists(ROW, max_size=30).map(lambda rows: EIGHT + rows)
 
 
 def made_of(which: int, rows: list[dict[str, str | None]]) -> Prepared:
-    table = table_of(pa.Table.from_pylist(rows), "made up")
-    return prepared(SCHEMAS[which], Tables(table, PLAIN, Findings(), outcomes_differ=False))
+    return prepare(SCHEMAS[which], pa.Table.from_pylist(rows), outcomes_differ=False)
 
 
 @given(which=st.integers(0, len(SCHEMAS) - 1), rows=ROWS)
@@ -43,15 +39,15 @@ def test_new_rows_go_through_the_same(which: int, rows: list[dict[str, str | Non
     made = made_of(which, rows)
     kept = Transformation.model_validate_json(made.transformation.model_dump_json())
     features = [{name: row[name] for name in ("age", "chol", "pain")} for row in rows]
-    again = transform_rows(pa.Table.from_pylist(features), kept)
-    side = sides(SCHEMAS[which], joined_rows(which, rows))
+    again = transformed(pa.Table.from_pylist(features), kept)
+    side = sides(SCHEMAS[which], rows_read(which, rows))
     assert again[side == Side.TRAIN].tobytes() == made.data.train.X.tobytes()
     assert again[side == Side.TEST].tobytes() == made.data.test.X.tobytes()
 
 
 @given(which=st.integers(0, len(SCHEMAS) - 1), rows=ROWS)
 def test_no_patient_is_on_both_sides(which: int, rows: list[dict[str, str | None]]) -> None:
-    read = joined_rows(which, rows)
+    read = rows_read(which, rows)
     side, ids = sides(SCHEMAS[which], read), patient_ids(SCHEMAS[which], read)
     assert ids is not None
     assert set(side.tolist()) == {Side.TRAIN, Side.TEST}
@@ -62,7 +58,7 @@ def test_no_patient_is_on_both_sides(which: int, rows: list[dict[str, str | None
 def test_rows_that_are_tested_on_scale_nothing(
     which: int, rows: list[dict[str, str | None]], ages: list[float]
 ) -> None:
-    tested = sides(SCHEMAS[which], joined_rows(which, rows)) == Side.TEST
+    tested = sides(SCHEMAS[which], rows_read(which, rows)) == Side.TEST
     changed = [
         {**row, "age": str(age), "chol": str(age * 3)} if test else row
         for row, age, test in zip(rows, ages, tested, strict=False)
@@ -72,6 +68,5 @@ def test_rows_that_are_tested_on_scale_nothing(
     assert np.array_equal(before.data.train.X, after.data.train.X)
 
 
-def joined_rows(which: int, rows: list[dict[str, str | None]]):
-    table = table_of(pa.Table.from_pylist(rows), "made up")
-    return joined(SCHEMAS[which], list(read_rows(SCHEMAS[which], table, PLAIN, Findings())))
+def rows_read(which: int, rows: list[dict[str, str | None]]) -> Rows:
+    return read(SCHEMAS[which], pa.Table.from_pylist(rows))[0]

@@ -161,7 +161,7 @@ def test_a_layers_name() -> None:
 
 
 def test_logs_of_both_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    for configure in (server_log.configure, client_agent.cli.round_lines.log_to_stderr):
+    for configure in (server_log.configure, client_agent.cli.watch.log_to_stderr):
         configure()
         try:
             structlog.get_logger("x").warning("refused", detail=WORDS, route="/v1/" + "x" * 10**6)

@@ -38,6 +38,7 @@ batch_size = 8
 clip_norm = 2.0
 """
 FLAT = GOOD.replace("inputs = [8, 8]", "inputs = [2]")
+CONFIG = "agent file.toml"
 OWN = DataNames(("age", "sex"), ("healthy", "ill", "dead"))
 
 
@@ -47,12 +48,19 @@ def own_data(folder: Path, names: DataNames = OWN) -> Path:
     return folder / "data"
 
 
+def image_data(folder: Path, rows: int = 3) -> Path:
+    """Data for the study of ``GOOD``."""
+    part = Examples(np.ones((rows, 8, 8), np.float32), np.arange(rows) % 3)
+    save_folder(folder / "data", LocalData(part, part))
+    return folder / "data"
+
+
 def write_config(folder: Path, **more: str) -> Path:
     (folder / "roster.toml").write_text(dump_roster(PARTIES.roster))
     write_secret(folder / "keys.toml", dump_party_keys(keys(REQUESTER)))
     values = {"site": REQUESTER, "roster": "roster.toml", "keys": "keys.toml", "data": "data", "state_dir": "state"}
     lines = [f'{key} = "{value}"' for key, value in {**values, "ca": "ca.pem", **more}.items()]
-    path = folder / "agent file.toml"
+    path = folder / CONFIG
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -63,3 +71,9 @@ def command(*arguments: str, app: Typer = study_app) -> Result:
         raise result.exception
     assert result.exit_code == 0, result.output
     return result
+
+
+def created(folder: Path, text: str, *more: str) -> str:
+    """The output of ``moiety study create`` for a study file with this text, by the settings in that folder."""
+    (folder / "study.toml").write_text(text)
+    return command("create", str(folder / "study.toml"), *more, "--config", str(folder / CONFIG)).stdout

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import (
     layer_shapes,
     load_personal,
@@ -19,7 +19,6 @@ from client_agent.learning.flat_vector import (
 )
 from client_agent.learning.layers import keep_buffers, normalisations
 from client_agent.learning.plugin import load_plugin
-from client_agent.learning.torch_learner import TorchLearner
 from client_agent.learning.trainer import LocalRound, epoch_rows, gradient_rows, loss_gradient, take, train_round
 from client_agent.learning.update_noise import update_noise
 from protocol.arithmetic.fixed_point import clip
@@ -175,22 +174,6 @@ def test_an_adaptive_step_is_no_average() -> None:
     with pytest.raises(ValueError, match=r"buffers = 'local', or a rule that averages"):
         study(Buffers.SHARED, adam)
     assert study(Buffers.LOCAL, adam).model.buffers is Buffers.LOCAL
-
-
-@pytest.mark.parametrize("buffers", list(Buffers))
-def test_a_site_that_trains_a_round_again_after_a_crash_gives_the_same_update(buffers: Buffers, tmp_path: Path) -> None:
-    of = study(buffers)
-    save_folder(tmp_path / "data", LocalData(images(1), images(2)))
-
-    def site() -> TorchLearner:
-        return TorchLearner(of, tmp_path / "data", PLUGIN, "cpu", 7, tmp_path / "state")
-
-    begun, model = site(), first_model(of)
-    begun.update(model, 1)
-    second = begun.update(model, 2)
-    np.testing.assert_array_equal(site().update(model, 2), second)
-    kept = sorted(path.name for path in (tmp_path / "state").glob("personal-*"))
-    assert len(kept) == (2 if buffers is Buffers.LOCAL else 0)
 
 
 def test_averaged_variances_begin_at_one() -> None:

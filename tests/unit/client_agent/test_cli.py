@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import stamina
 import torch
@@ -19,7 +18,7 @@ import client_agent.cli.tables
 import client_agent.cli.watch
 from client_agent.cli.agent import app as agent_app
 from client_agent.daemon import run_agent
-from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
+from client_agent.learning.data import DataNames
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.journal import StudyJournal
 from client_agent.study.outbox import create_study, outbox
@@ -34,7 +33,7 @@ from protocol.errors import (
 from protocol.messages.control import Signed, Study, StudyEnd, StudyState, StudyView
 from protocol.roster.keyfile import dump_roster
 from protocol.sharing import Side
-from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
+from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, created, image_data, own_data, write_config
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
@@ -105,7 +104,7 @@ class FakeSite:
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process's log, signal handlers and retry hooks stay as they are."""
-    monkeypatch.setattr(client_agent.cli.round_lines, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(client_agent.cli.watch, "log_to_stderr", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     yield
     stamina.instrumentation.set_on_retry_hooks(None)
@@ -146,38 +145,30 @@ def test_watching_a_queued_study_waits_and_an_unknown_one_is_refused(
 
 def test_creating_says_how_to_follow_the_study(tmp_path: Path) -> None:
     config = write_config(tmp_path)
-    part = Examples(np.ones((3, 8, 8), np.float32), np.array([0, 1, 2]))
-    save_folder(tmp_path / "data", LocalData(part, part))
-    (tmp_path / "study.toml").write_text(GOOD)
-    told = command("create", str(tmp_path / "study.toml"), "--config", str(config)).stdout
-    assert told == (
+    image_data(tmp_path)
+    assert created(tmp_path, GOOD) == (
         f"study first is queued; follow it with: moiety study watch first --config '{config}'\n"
         "it names no columns and no classes: no site will see whether its data mean the same\n"
     )
 
 
 def test_what_the_agent_would_find_wrong_is_said_before_a_study_is_queued(tmp_path: Path) -> None:
-    config = write_config(tmp_path, plugin="own.py")
+    write_config(tmp_path, plugin="own.py")
     own_data(tmp_path)
     (tmp_path / "own.py").write_text(BROKEN_PLUGIN)
-    (tmp_path / "study.toml").write_text(FLAT.replace('kind = "mlp"', 'kind = "plugin"'))
     with pytest.raises(ConfigurationError, match=r"own\.py, line 20: the loss or its gradient fails: NameError"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+        created(tmp_path, FLAT.replace('kind = "mlp"', 'kind = "plugin"'))
     assert not outbox(tmp_path / "state").exists()
 
 
 def test_a_finish_waits_beside_its_study_and_goes_with_it(tmp_path: Path, serve: Callable[[FakeServer], None]) -> None:
     config, waiting = write_config(tmp_path), outbox(tmp_path / "state")
-    part = Examples(np.ones((10, 8, 8), np.float32), np.arange(10) % 3)
-    save_folder(tmp_path / "data", LocalData(part, part))
-    create = ("create", str(tmp_path / "study.toml"), "--config", str(config))
+    image_data(tmp_path, 10)
     for table, said in (("held_out = 0.01", "leaves one part empty"), ('choose = "test"', "finish.choose")):
-        (tmp_path / "study.toml").write_text(f"{GOOD}\n[finish]\n{table}\n")
         with pytest.raises(ConfigurationError, match=said):
-            command(*create)
+            created(tmp_path, f"{GOOD}\n[finish]\n{table}\n")
     assert not waiting.exists()
-    (tmp_path / "study.toml").write_text(f"{GOOD}\n[finish]\nheld_out = 0.3\n")
-    command(*create)
+    created(tmp_path, f"{GOOD}\n[finish]\nheld_out = 0.3\n")
     assert sorted(path.name for path in waiting.iterdir()) == ["first.finish", "first.json"]
     assert json.loads((waiting / "first.finish").read_bytes()) == {"choose": "held_out", "held_out": 0.3}
     server = FakeServer([])
@@ -229,16 +220,15 @@ def test_watching_shows_why_the_agent_did_not_begin_a_study(
 
 
 def test_creating_takes_the_names_of_the_requesters_data(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
+    write_config(tmp_path)
     own_data(tmp_path)
-    (tmp_path / "study.toml").write_text(FLAT)
-    told = command("create", str(tmp_path / "study.toml"), "--config", str(config)).stdout.splitlines()
+    told = created(tmp_path, FLAT).splitlines()
     assert told[1].startswith("it holds 2 feature_names and 3 class_names: every site compares its own with them")
     (queued,) = outbox(tmp_path / "state").glob("*.json")
     assert Study.parse(queued.read_bytes()).model.feature_names == OWN.features
     queued.unlink()
-    answer = command("create", str(tmp_path / "study.toml"), "--config", str(config), "--json").stdout
-    assert (json.loads(answer)["feature_names"], json.loads(answer)["class_names"]) == (2, 3)
+    answer = json.loads(created(tmp_path, FLAT, "--json"))
+    assert (answer["feature_names"], answer["class_names"]) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -253,11 +243,10 @@ def test_creating_takes_the_names_of_the_requesters_data(tmp_path: Path) -> None
     ],
 )
 def test_a_study_that_cannot_be_is_not_created(tmp_path: Path, text: str, said: str) -> None:
-    config = write_config(tmp_path)
+    write_config(tmp_path)
     own_data(tmp_path, DataNames(("age", "age missing"), ("a", "b", "c")) if text == OF_A_TABLE else OWN)
-    (tmp_path / "study.toml").write_text(text)
     with pytest.raises((ConfigurationError, PolicyRefusal), match=said):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+        created(tmp_path, text)
     assert not outbox(tmp_path / "state").exists()
 
 
@@ -306,10 +295,9 @@ def test_an_agent_is_not_started_without_its_data(tmp_path: Path) -> None:
 
 
 def test_a_roster_that_lacks_a_signature_says_whom_to_ask(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
+    write_config(tmp_path)
     b = operator_keys(Side.B).name
     signatures = tuple(one for one in PARTIES.roster.signatures if one.signer != b)
     (tmp_path / "roster.toml").write_text(dump_roster(Signed(message=ROSTER, signatures=signatures)))
-    (tmp_path / "study.toml").write_text(GOOD)
     with pytest.raises(MoietyError, match=rf"roster\.toml: .*'{b}' is missing; .*: moiety site status"):
-        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+        created(tmp_path, GOOD)

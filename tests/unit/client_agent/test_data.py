@@ -49,26 +49,20 @@ def write(folder: Path, **arrays: Any) -> None:
     np.savez(folder / "train.npz", **arrays)
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    save_folder(tmp_path / "site", LocalData(examples(5), examples(0)))
+NAMES = DataNames(("age", "sex", "fare"), ("no", "yes"))
+
+
+@pytest.mark.parametrize(("validation", "names"), [(None, NO_NAMES), (examples(4), NAMES)])
+def test_what_was_saved_is_loaded(tmp_path: Path, validation: Examples | None, names: DataNames) -> None:
+    save_folder(tmp_path / "site", LocalData(examples(5), examples(0), validation, names))
     loaded = load_folder(tmp_path / "site", (3,), 2)
     np.testing.assert_array_equal(loaded.train.X, examples(5).X)
     np.testing.assert_array_equal(loaded.train.y, examples(5).y)
     assert (len(loaded.train), len(loaded.test)) == (5, 0)
-
-
-def saved(folder: Path, validation: Examples | None) -> Path:
-    save_folder(folder, LocalData(examples(5), examples(0), validation))
-    return folder
-
-
-def test_validation_examples_are_taken_where_there_are_some(tmp_path: Path) -> None:
-    assert load_folder(saved(tmp_path / "none", None), (3,), 2).validation is None
-    loaded = load_folder(saved(tmp_path / "some", examples(4)), (3,), 2)
-    np.testing.assert_array_equal(present(loaded.validation).X, examples(4).X)
-    np.savez(tmp_path / "some" / "validation.npz", X=examples(4).X, y=examples(4).y + 1)
-    with pytest.raises(ConfigurationError, match=r"validation\.npz: y lies in 1\.\.2"):
-        load_folder(tmp_path / "some", (3,), 2)
+    assert (loaded.validation is None) is (validation is None)
+    assert validation is None or np.array_equal(present(loaded.validation).X, validation.X)
+    assert loaded.names == folder_names(tmp_path / "site") == names
+    assert folder_names(tmp_path / "nothing") == NO_NAMES
 
 
 X, Y = examples().X, examples().y
@@ -103,26 +97,17 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"train\.npz is missing"):
         load_folder(tmp_path, (3,), 2)
     write(tmp_path, X=X, y=Y)
-    (tmp_path / "test.npz").write_bytes(b"PK\x03\x04 no archive")
-    with pytest.raises(ConfigurationError, match=r"test\.npz is no readable"):
-        load_folder(tmp_path, (3,), 2)
-    (tmp_path / "test.npz").write_bytes(b"")
-    with pytest.raises(ConfigurationError, match=r"test\.npz is no readable"):
-        load_folder(tmp_path, (3,), 2)
+    for content in (b"PK\x03\x04 no archive", b""):
+        (tmp_path / "test.npz").write_bytes(content)
+        with pytest.raises(ConfigurationError, match=r"test\.npz is no readable"):
+            load_folder(tmp_path, (3,), 2)
     np.save(tmp_path / "array.npy", X)
     (tmp_path / "array.npy").rename(tmp_path / "test.npz")
     with pytest.raises(ConfigurationError, match=r"test\.npz: array 'X' is missing; the file holds \[\]"):
         load_folder(tmp_path, (3,), 2)
-
-
-NAMES = DataNames(("age", "sex", "fare"), ("no", "yes"))
-
-
-def test_names_come_back_as_they_were_saved(tmp_path: Path) -> None:
-    save_folder(tmp_path, LocalData(examples(), examples(2), examples(1), NAMES))
-    assert load_folder(tmp_path, (3,), 2).names == folder_names(tmp_path) == NAMES
-    save_folder(tmp_path / "plain", LocalData(examples(), examples(2)))
-    assert folder_names(tmp_path / "plain") == folder_names(tmp_path / "nothing") == NO_NAMES
+    save_folder(tmp_path, LocalData(examples(), examples(2), Examples(X, Y + 1)))
+    with pytest.raises(ConfigurationError, match=r"validation\.npz: y lies in 1\.\.2"):
+        load_folder(tmp_path, (3,), 2)
 
 
 @pytest.mark.parametrize("file", ["test.npz", "validation.npz"])
@@ -170,12 +155,6 @@ def test_more_names_than_a_study_holds_may_stand_in_files(tmp_path: Path) -> Non
 STUDY = DataNames(("age", "sex", "fare"), ("died", "survived"))
 
 
-def refusal(found: DataNames) -> str:
-    with pytest.raises(ConfigurationError) as refused:
-        require_names_of_study(STUDY, found, "heart", "/data")
-    return refused.value.detail
-
-
 def test_what_the_study_does_not_name_is_not_compared() -> None:
     """None of these is refused; the same names in another order are, below."""
     require_names_of_study(STUDY, STUDY, "heart", "/data")
@@ -183,35 +162,37 @@ def test_what_the_study_does_not_name_is_not_compared() -> None:
     require_names_of_study(DataNames(classes=STUDY.classes), DataNames(("x",), STUDY.classes), "heart", "/data")
 
 
-def test_another_order_is_shown_and_called_so() -> None:
-    said = refusal(DataNames(("age", "fare", "sex"), STUDY.classes))
-    assert said.startswith(
-        "study 'heart': its feature_names are not those of /data, the same names in another order:\n"
-        "--- study heart\n+++ /data\n"
-    )
-    changed = [line for line in said.splitlines() if line[0] in "+-" and line[1] not in "+-"]
-    assert sorted(changed) == ["+fare", "-fare"]
-    assert "bring X and feature_names into the study's order" in said
-
-
-def test_a_column_too_many_and_a_missing_one_are_named() -> None:
-    assert "\n+weight\n" in refusal(DataNames(("age", "sex", "fare", "weight"), STUDY.classes))
-    said = refusal(DataNames(("age", "fare"), STUDY.classes))
-    assert "\n-sex\n" in said
-    assert "another order" not in said
-
-
-def test_swapped_classes_are_refused() -> None:
-    said = refusal(DataNames(STUDY.features, ("survived", "died")))
-    assert "its class_names are not those of /data, the same names in another order" in said
-    assert "number y and class_names as the study does" in said
+ORDER = "not those of /data, the same names in another order:\n--- study heart\n+++ /data\n"
 
 
 @pytest.mark.parametrize(
-    ("found", "kind"), [(DataNames(classes=STUDY.classes), "feature_names"), (DataNames(STUDY.features), "class_names")]
+    ("features", "classes", "begins", "changed", "advice"),
+    [
+        (
+            ("age", "fare", "sex"),
+            STUDY.classes,
+            f"feature_names are {ORDER}",
+            ["+fare", "-fare"],
+            "bring X and feature",
+        ),
+        (("age", "sex", "fare", "weight"), STUDY.classes, "feature_names are not those of /data:", ["+weight"], "X"),
+        (("age", "fare"), STUDY.classes, "feature_names are not those of /data:", ["-sex"], "bring X"),
+        (STUDY.features, ("survived", "died"), f"class_names are {ORDER}", None, "number y and class_names as the stu"),
+        ((), STUDY.classes, None, None, "/data does not: give feature_names beside X and y"),
+        (STUDY.features, (), None, None, "/data does not: give class_names beside X and y"),
+    ],
+    ids=["turned columns", "one too many", "one missing", "turned classes", "unnamed columns", "unnamed classes"],
 )
-def test_data_that_do_not_say_are_refused_where_the_study_says(found: DataNames, kind: str) -> None:
-    assert f"/data does not: give {kind} beside X and y" in refusal(found)
+def test_other_names_than_the_studys_are_refused_with_the_difference(
+    features: tuple[str, ...], classes: tuple[str, ...], begins: str | None, changed: list[str] | None, advice: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        require_names_of_study(STUDY, DataNames(features, classes), "heart", "/data")
+    said = refused.value.detail
+    assert begins is None or said.startswith(f"study 'heart': its {begins}")
+    lines = sorted(line for line in said.splitlines() if line[0] in "+-" and line[1] not in "+-")
+    assert changed is None or lines == changed
+    assert advice in said
 
 
 def test_a_long_difference_is_cut() -> None:
@@ -251,7 +232,6 @@ def test_names_of_a_mac_and_of_a_pc_are_the_same() -> None:
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
-COLUMN_NAMES = DataNames(("age", "sex", "fare"), ("died", "survived"))
 LINEAR = model_spec("linear", (3,), (), 2)
 
 
@@ -270,22 +250,12 @@ def site(folder: Path, names: DataNames, labels: tuple[int, ...] = (0, 1), colum
     return folder
 
 
-def test_data_with_the_studys_names_are_taken(tmp_path: Path) -> None:
-    assert fitting_data(study_named(COLUMN_NAMES), site(tmp_path, COLUMN_NAMES), None).names == COLUMN_NAMES
-
-
-def test_a_learner_with_columns_in_another_order_is_never_made(tmp_path: Path) -> None:
-    site(tmp_path, DataNames(("age", "fare", "sex"), COLUMN_NAMES.classes))
-    with pytest.raises(ConfigurationError, match="the same names in another order"):
-        TorchLearner(study_named(COLUMN_NAMES), tmp_path, None, "cpu", 1, tmp_path)
-
-
 def test_a_column_too_many_is_named_and_not_only_counted(tmp_path: Path) -> None:
-    site(tmp_path, DataNames((*COLUMN_NAMES.features, "weight"), COLUMN_NAMES.classes), columns=4)
+    site(tmp_path, DataNames((*STUDY.features, "weight"), STUDY.classes), columns=4)
     with pytest.raises(ConfigurationError, match=r"\n\+weight\n"):
-        fitting_data(study_named(COLUMN_NAMES), tmp_path, None)
+        TorchLearner(study_named(STUDY), tmp_path, None, "cpu", 1, tmp_path)
     with pytest.raises(ConfigurationError, match=r"one example has shape \[4\], the model takes \[3\]"):
-        fitting_data(study_named(NO_NAMES), tmp_path, None)
+        TorchLearner(study_named(NO_NAMES), tmp_path, None, "cpu", 1, tmp_path)
 
 
 def test_a_plugin_names_what_its_data_hold(tmp_path: Path) -> None:
@@ -299,12 +269,10 @@ def test_a_plugin_names_what_its_data_hold(tmp_path: Path) -> None:
 
 
 def test_a_class_without_samples_here_is_remarked_by_name(tmp_path: Path) -> None:
-    (remark,) = remarks(
-        study_named(COLUMN_NAMES), fitting_data(study_named(COLUMN_NAMES), site(tmp_path, COLUMN_NAMES, (0, 0)), None)
-    )
+    (remark,) = remarks(study_named(STUDY), fitting_data(study_named(STUDY), site(tmp_path, STUDY, (0, 0)), None))
     assert remark.startswith("no training example here of classes ['survived'], of 2:")
-    unnamed = study_named(DataNames(COLUMN_NAMES.features))
-    silent, missing = remarks(unnamed, fitting_data(unnamed, site(tmp_path / "other", COLUMN_NAMES, (1,)), None))
+    unnamed = study_named(DataNames(STUDY.features))
+    silent, missing = remarks(unnamed, fitting_data(unnamed, site(tmp_path / "other", STUDY, (1,)), None))
     assert silent.startswith("the study gives no class_names: nothing checks")
     assert "classes ['died']" in missing
 
@@ -321,7 +289,7 @@ def test_names_that_no_model_could_have_are_not_missed(tmp_path: Path) -> None:
 def test_a_single_output_needs_no_name() -> None:
     hazard = study().model_copy(
         update={
-            "model": model_spec("linear", (3,), (), 1).named(COLUMN_NAMES.features, ()),
+            "model": model_spec("linear", (3,), (), 1).named(STUDY.features, ()),
             "task": TaskSpec(kind=TaskKind.SURVIVAL),
         }
     )
@@ -330,7 +298,7 @@ def test_a_single_output_needs_no_name() -> None:
 
 
 def test_remarks_reach_the_log(tmp_path: Path) -> None:
-    settings = AgentSettings.model_construct(data=site(tmp_path, COLUMN_NAMES), trainer=TrainerSettings())
+    settings = AgentSettings.model_construct(data=site(tmp_path, STUDY), trainer=TrainerSettings())
     with capture_logs() as lines:
         site_learner(study_named(NO_NAMES), settings, 1, tmp_path)
     (line,) = [line for line in lines if line["event"] == "data_remark"]

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from client_agent.cli.status import show_status
 from client_agent.net.contacts import CONTACTS, Contacts
 from client_agent.page.app import Door
-from client_agent.page.contents import lines_over_rounds, remove_leftovers, zipped_model
+from client_agent.page.contents import remove_leftovers, zipped_model
 from client_agent.settings import load_settings
 from client_agent.site.events import (
     METRICS,
@@ -24,7 +25,6 @@ from client_agent.site.events import (
     AgentEvent,
     EventKind,
     RoundEnd,
-    RoundRecord,
     append_record,
     site_values,
 )
@@ -40,58 +40,40 @@ from host.folder_lock import one_process
 from protocol.messages.control import PrivacySpec, RuleName, RuleSpec, Study, TrainingSpec, sign
 from protocol.policy.site_policy import SitePolicy
 from tests.kit.present import present
+from tests.kit.studies import round_record
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys
 from tests.unit.client_agent.test_page import (
-    ORIGIN,
     PORT,
     STUDY,
     Browser,
     as_requester,
     config,
-    door,
     entered,
-    form,
     inside,
     journal,
 )
 from tests.unit.client_agent.test_product import study_of
 
-assert config  # a fixture of that module, as the next two
-assert door
+assert config  # a fixture of that module, as the next one
 assert inside
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_a_requester_sees_weights_and_who_was_missing(
-    config: Path, door: Door, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_requester_sees_weights_and_who_was_missing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = journal(as_requester(config))
     kept.write_site_state(SiteState(study_digest=STUDY.digest(), training_seed=1, model_version=2))
     metrics = kept.folder / METRICS
     absent = (Absence(site="c2", why=Absent.DECLINED, text="isolation: <b>too close</b>"),)
     for number, weight in ((1, 1.0), (2, 0.5)):
-        append_record(
-            metrics,
-            RoundRecord(
-                time_s=0,
-                study=STUDY.name,
-                site=REQUESTER,
-                round=number,
-                state=RoundEnd.RELEASED,
-                model_version=number,
-                took_part=(REQUESTER, "c1"),
-                alphas=site_values([("c1", weight)]),
-                absences=absent,
-                isolation=0.42,
-            ),
-        )
-    client = entered(config, door)
+        alphas = site_values([("c1", weight)])
+        shown_of = dict[str, Any](took_part=(REQUESTER, "c1"), alphas=alphas, absences=absent, isolation=0.42)
+        append_record(metrics, round_record(number, site=REQUESTER, **shown_of))
+    client = entered(config)
     shown = client.get(f"/studies/{STUDY.name}").text
     assert "This site asks" in client.get("/").text
-    finish = {"round": STUDY.rounds + 1, "state": RoundEnd.FINISHED, "model_version": STUDY.rounds}
-    append_record(metrics, RoundRecord(time_s=0, study=STUDY.name, site=REQUESTER, **finish))
+    append_record(metrics, round_record(STUDY.rounds + 1, RoundEnd.FINISHED, site=REQUESTER))
     counted = f"{STUDY.rounds + 1} (the study has {STUDY.rounds} of updates)"
     assert f"{counted}, finished" in client.get("/now").text
     show_status(load_settings(config), json_output=False)
@@ -104,30 +86,30 @@ def test_a_requester_sees_weights_and_who_was_missing(
     assert "Leave this study" not in shown
 
 
-def test_a_study_is_paused_and_resumed(inside: Browser, config: Path, door: Door) -> None:
+def test_a_study_is_paused_and_resumed(inside: Browser, config: Path) -> None:
     path = f"/studies/{STUDY.name}"
-    inside.post(f"{path}/approve", data=form(door), headers={"origin": ORIGIN})
+    inside.say("approve")
     assert "Pause this study" in inside.get(path).text
-    nobody = inside.post(f"{path}/pause", data=form(door, person=" "), headers={"origin": ORIGIN})
+    nobody = inside.say("pause", person=" ")
     assert nobody.status_code == 409
-    inside.post(f"{path}/pause", data=form(door, reason="<i>new scanner</i>"), headers={"origin": ORIGIN})
+    inside.say("pause", reason="<i>new scanner</i>")
     assert journal(config).paused == "Dr. A: <i>new scanner</i>"
     shown = inside.get(path).text
     assert "Paused here by Dr. A: &lt;i&gt;new scanner&lt;/i&gt;." in shown
     assert "paused here" in inside.get("/now").text
-    assert inside.post(f"{path}/resume", data=form(door), headers={"origin": "https://evil.example"}).status_code == 403
+    assert inside.say("resume", "https://evil.example").status_code == 403
     assert journal(config).paused is not None
-    inside.post(f"{path}/resume", data=form(door), headers={"origin": ORIGIN})
+    inside.say("resume")
     assert journal(config).paused is None
-    again = inside.post(f"{path}/resume", data=form(door), headers={"origin": ORIGIN})
+    again = inside.say("resume")
     assert "is not paused" in again.text
 
 
-def test_a_requester_can_be_made_to_leave_or_pause_nothing(config: Path, door: Door) -> None:
+def test_a_requester_can_be_made_to_leave_or_pause_nothing(config: Path) -> None:
     kept = journal(as_requester(config))
-    client = entered(config, door)
+    client = entered(config)
     for word, instead in (("leave", "moiety study cancel unit"), ("pause", "stop its agent to pause it")):
-        sent = client.post(f"/studies/{STUDY.name}/{word}", data=form(door), headers={"origin": ORIGIN})
+        sent = client.say(word)
         assert sent.status_code == 409
         assert instead in sent.text
     assert (kept.left, kept.paused) == (None, None)
@@ -154,18 +136,17 @@ def test_servers_problems_and_whether_an_agent_runs_are_shown(inside: Browser, c
     assert "data: put &lt;train.npz&gt; back" in inside.get(f"/studies/{STUDY.name}").text
 
 
-def test_the_privacy_budget_is_shown(config: Path, door: Door) -> None:
-    client = entered(config, door)
+def test_the_privacy_budget_is_shown(config: Path) -> None:
+    client = entered(config)
     assert "has no budget" in client.get("/budget").text
     config.write_text(config.read_text() + "\n[policy]\nepsilon = 3.0\n")
-    door = Door(PORT)
-    client = entered(config, door)
+    client = entered(config)
     text = client.get("/budget").text
     assert "epsilon 3, of which 0.0 percent are used" in text
     assert "epsilon 0.000 at delta 1e-05" in text
 
 
-def test_what_was_spent_is_shown_study_by_study(config: Path, door: Door) -> None:
+def test_what_was_spent_is_shown_study_by_study(config: Path) -> None:
     config.write_text(config.read_text() + "\n[policy]\ndelta = 1e-3\n")
     settings = load_settings(config)
     memory = budget_memory(settings.state_dir, load_identity(settings)[1])
@@ -174,7 +155,7 @@ def test_what_was_spent_is_shown_study_by_study(config: Path, door: Door) -> Non
         privacy = PrivacySpec(record_clip=1.0, noise_multiplier=noise)
         study = STUDY.model_copy(update={"name": name, "privacy": privacy, "training": TrainingSpec(batch_size=16)})
         memory.charge(training_of(study, privacy, 100, 1), settings.policy)
-    client = entered(config, door)
+    client = entered(config)
     text = " ".join(client.get("/budget").text.split())
     steps = {name: Steps(0.16, noise, 1) for name, noise in by_name.items()}
     for name, one in steps.items():
@@ -184,14 +165,14 @@ def test_what_was_spent_is_shown_study_by_study(config: Path, door: Door) -> Non
     assert accountant() in text
 
 
-def test_epsilon_is_read_before_a_study_is_approved(config: Path, door: Door) -> None:
+def test_epsilon_is_read_before_a_study_is_approved(config: Path) -> None:
     privacy = PrivacySpec(record_clip=1.0, noise_multiplier=2.0)
     changed = {"name": "noised", "privacy": privacy, "rounds": 7, "rule": RuleSpec(name=RuleName.FEDAVG)}
     noised = study_of().model_copy(update=changed)
     kept = StudyJournal(config.parent / "state", "noised")
     kept.write(kept.folder / "study.json", sign(noised, REQUESTER, keys(REQUESTER).signing))
     spends = present(foreseen_epsilon(noised, ROSTER, SitePolicy().delta))
-    client = entered(config, door)
+    client = entered(config)
     text = client.get("/studies/noised").text
     german = client.get("/studies/noised", headers={"accept-language": "de"}).text
     assert f"<dt>epsilon</dt><dd>{spends.epsilon:.3f} at delta 1e-05, if all 7 rounds take place: of " in text
@@ -281,10 +262,3 @@ def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> N
 
 def test_what_left_is_summed(inside: Browser, config: Path) -> None:
     assert "Nothing yet." in inside.get("/ledger").text
-
-
-def test_a_picture_escapes_names_and_leaves_out_what_is_no_number() -> None:
-    drawn = lines_over_rounds("weights", [("<c1>", 1, 0.5), ("<c1>", 2, float("nan")), ("<c1>", 3, 1.5)])
-    assert "&lt;c1&gt;" in drawn
-    assert "nan" not in drawn
-    assert lines_over_rounds("weights", [("c1", 1, float("inf"))]) == ""

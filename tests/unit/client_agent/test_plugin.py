@@ -19,6 +19,7 @@ from protocol.messages.control import LayerShape, ModelSpec, TrainingSpec
 from protocol.messages.model import Buffers
 from tests.kit.present import present
 
+CPU = torch.device("cpu")
 GOOD = """
 import numpy as np
 import torch
@@ -53,21 +54,25 @@ def plugin_file(folder: Path, *replacements: tuple[str, str]) -> Path:
     return path
 
 
+def used(plugin: Plugin, folder: Path, spec: ModelSpec = SPEC) -> np.ndarray:
+    """The update after all that a study does with a plug-in: model, data, names and loss."""
+    model, data = plugin.model(spec, 0), plugin.data(folder / "value", spec)
+    load_vector(model, model_vector(model))
+    return compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=CPU, loss=plugin.loss)
+
+
 def test_a_plugin_trains(tmp_path: Path) -> None:
     plugin = load_plugin(plugin_file(tmp_path))
     state = torch.get_rng_state()
     model = plugin.model(SPEC, 4)
     assert torch.equal(torch.get_rng_state(), state)
     np.testing.assert_array_equal(model_vector(model), model_vector(plugin.model(SPEC, 4)))
+    assert layer_shapes(model) == SPEC.layers
     data = plugin.data(tmp_path / "value", SPEC)
     assert data.train.X[0, 0] == 1.5
-    assert (len(data.train), len(data.test)) == (3, 1)
-    update = compute_update(
-        model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss
-    )
-    assert data.validation is None
-    assert update.shape == (6,)
-    assert np.count_nonzero(update) == 6
+    assert (len(data.train), len(data.test), data.validation, data.names) == (3, 1, None, NO_NAMES)
+    update = used(plugin, tmp_path)
+    assert (update.shape, np.count_nonzero(update)) == ((6,), 6)
 
 
 def test_a_plugin_may_set_examples_apart_for_validation(tmp_path: Path) -> None:
@@ -76,87 +81,59 @@ def test_a_plugin_may_set_examples_apart_for_validation(tmp_path: Path) -> None:
     assert (len(data.train), len(data.test), len(present(data.validation))) == (3, 1, 2)
 
 
-@pytest.mark.parametrize("name", ["model", "data", "loss"])
-def test_a_missing_function_is_named(tmp_path: Path, name: str) -> None:
-    path = plugin_file(tmp_path, (f"def {name}(", f"def _{name}("))
-    with pytest.raises(ConfigurationError, match=f"function '{name}' is missing"):
-        load_plugin(path)
+def names_function(returned: str) -> tuple[str, str]:
+    return "def model()", f"def names(path):\n    return {returned}\n\ndef model()"
 
 
-def test_files_that_do_not_load(tmp_path: Path) -> None:
+def test_names_are_optional_and_may_be_given_in_part(tmp_path: Path) -> None:
+    plugin = load_plugin(plugin_file(tmp_path, names_function("None, ['no', path.read_text()]")))
+    assert plugin.data(tmp_path / "value", SPEC).names == DataNames(classes=("no", "1.5"))
+
+
+def test_files_that_are_no_plugin(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is missing"):
         load_plugin(tmp_path / "nothing.py")
     text = tmp_path / "plugin.txt"
     text.write_text(GOOD)
     with pytest.raises(ConfigurationError, match=r"must end in \.py"):
         load_plugin(text)
-    with pytest.raises(ConfigurationError, match="does not load: ModuleNotFoundError"):
-        load_plugin(plugin_file(tmp_path, ("import torch\n", "import torch\nimport no_such_module_anywhere\n")))
-    with pytest.raises(ConfigurationError, match="does not load: SyntaxError"):
-        load_plugin(plugin_file(tmp_path, ("def model()", "def model(")))
-
-
-def test_models_that_do_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"model\(\) gave int"):
-        load_plugin(plugin_file(tmp_path, ("torch.nn.Linear(2, 2)", "3"))).model(SPEC, 0)
-    with pytest.raises(ConfigurationError, match=r"'weight' \[3, 2\] stands where"):
-        load_plugin(plugin_file(tmp_path, ("Linear(2, 2)", "Linear(2, 3)"))).model(SPEC, 0)
-    with pytest.raises(UnusableUpdate, match="GroupNorm"):
-        load_plugin(plugin_file(tmp_path, ("Linear(2, 2)", "BatchNorm1d(2)"))).model(SPEC, 0)
-    assert layer_shapes(load_plugin(plugin_file(tmp_path)).model(SPEC, 0)) == SPEC.layers
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("return (X, y), (X[:1], y[:1])", "return X", r"data\(\) gave ndarray"),
-        ("(X[:1], y[:1])", "X", r"test part of data\(\) is no pair"),
-        ("return (X, y),", "return (X, [0, 1, 0]),", r"train part of data\(\) is no pair"),
-        ("np.float32)", "np.float64)", r"train part of data\(\): X has type float64"),
-        ("[0, 1, 0]", "[0, 1, 2]", r"train part of data\(\): y lies in 0\.\.2"),
-        ("return (X, y), ", "return (X[:0], y[:0]), ", "no training example"),
+        *((f"def {name}(", f"def _{name}(", f": function '{name}' is missing") for name in ("model", "data", "loss")),
+        ("import torch\n", "import torch\nimport no_such_module_anywhere\n", " does not load: ModuleNotFoundError"),
+        ("def model()", "def model(", " does not load: SyntaxError"),
+        ("return torch.nn.Linear(2, 2)", "raise KeyError('x')", r", line 6: model\(\) fails: KeyError: 'x'"),
+        ("return torch.nn.Linear(2, 2)", "raise SystemExit(3)", r", line 6: model\(\) fails: SystemExit: 3"),
+        ("torch.nn.Linear(2, 2)", "3", r": model\(\) gave int, expected a torch\.nn\.Module"),
+        ("Linear(2, 2)", "Linear(2, 3)", r"'weight' \[3, 2\] stands where"),
+        ("Linear(2, 2)", "BatchNorm1d(2)", "GroupNorm"),
+        ("np.full(", "np.load(path / 'gone.npy') or (", r", line 9: data\(.*\) fails: NotADirectoryError"),
+        ("return (X, y), (X[:1], y[:1])", "return X", r": data\(\) gave ndarray"),
+        ("(X[:1], y[:1])", "X", r": the test part of data\(\) is no pair"),
+        ("return (X, y),", "return (X, [0, 1, 0]),", r": the train part of data\(\) is no pair"),
+        ("np.float32)", "np.float64)", r": train part of data\(\): X has type float64"),
+        ("[0, 1, 0]", "[0, 1, 2]", r": train part of data\(\): y lies in 0\.\.2"),
+        ("return (X, y), ", "return (X[:0], y[:0]), ", r": data\(\) gave no training example"),
+        (*names_function("['a', 'b']"), r": names\(\) gave \['a', 'b'\], expected \(feature_names, class_names\)"),
+        (*names_function("'ab', None"), "feature_names 'ab', expected a list of texts or None"),
+        (*names_function("[], None"), "expected a list of texts or None"),
+        (*names_function("None, [1, 2]"), r"class_names \[1, 2\], expected a list of texts"),
+        (*names_function("['a', 'a'], None"), r": names\(\): feature_names: 'a' is there more than once"),
+        ("torch.nn.functional.cross_entropy(model(batch.X), batch.y)", "1.0", r": loss\(\) gave float, expected a sca"),
+        ("torch.nn.functional.cross_entropy(model(batch.X), batch.y)", "model(batch.X)", r"shape \[3, 2\], expected a"),
+        ("model(batch.X)", "model(batch.X)[:, [5]]", ", line 14: the loss or its gradient fails: IndexError"),
+        ("(model(batch.X)", "(batch.X", ": the loss or its gradient fails: RuntimeError: element 0"),
     ],
 )
-def test_data_that_does_not_fit(tmp_path: Path, old: str, new: str, said: str) -> None:
-    plugin = load_plugin(plugin_file(tmp_path, (old, new)))
-    with pytest.raises(ConfigurationError, match=said):
-        plugin.data(tmp_path / "value", SPEC)
-
-
-@pytest.mark.parametrize(("returned", "said"), [("model(batch.X)", r"shape \[3, 2\]"), ("1.0", "float")])
-def test_a_loss_that_is_no_scalar(tmp_path: Path, returned: str, said: str) -> None:
-    path = plugin_file(tmp_path, ("torch.nn.functional.cross_entropy(model(batch.X), batch.y)", returned))
-    plugin = load_plugin(path)
-    model, data = plugin.model(SPEC, 0), plugin.data(tmp_path / "value", SPEC)
-    with pytest.raises(ConfigurationError, match=f"loss.*{said}, expected a scalar"):
-        compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss)
-
-
-def names_function(folder: Path, returned: str) -> Path:
-    return plugin_file(folder, ("def model()", f"def names(path):\n    return {returned}\n\ndef model()"))
-
-
-def test_names_are_optional_and_may_be_given_in_part(tmp_path: Path) -> None:
-    value = tmp_path / "value"
-    assert load_plugin(plugin_file(tmp_path)).names(value) == NO_NAMES
-    plugin = load_plugin(names_function(tmp_path, "None, ['no', path.read_text()]"))
-    assert plugin.names(value) == DataNames(classes=("no", "1.5"))
-    assert plugin.data(value, SPEC).names == plugin.names(value)
-
-
-@pytest.mark.parametrize(
-    ("returned", "said"),
-    [
-        ("['a', 'b']", r"names\(\) gave \['a', 'b'\], expected \(feature_names, class_names\)"),
-        ("'ab', None", "feature_names 'ab', expected a list of texts or None"),
-        ("[], None", "expected a list of texts or None"),
-        ("None, [1, 2]", r"class_names \[1, 2\], expected a list of texts"),
-        ("['a', 'a'], None", r"names\(\): feature_names: 'a' is there more than once"),
-    ],
-)
-def test_names_that_are_none_are_refused(tmp_path: Path, returned: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        load_plugin(names_function(tmp_path, returned)).names(tmp_path / "value")
+def test_whatever_is_wrong_with_a_plugin_is_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = plugin_file(tmp_path, (old, new))
+    with pytest.raises((ConfigurationError, UnusableUpdate), match=said) as found:
+        used(load_plugin(path), tmp_path)
+    assert str(path) in found.value.detail or "stands where" in said
+    assert "\n" not in found.value.detail
 
 
 NETWORK = """
@@ -186,11 +163,8 @@ def test_tied_weights_are_one_layer(tmp_path: Path, buffers: Buffers | None) -> 
     plugin = network(tmp_path, "self.b.weight = self.a.weight")
     spec = completed(SPEC.model_copy(update={"buffers": buffers}), plugin.made(0))
     assert [layer.name for layer in spec.layers] == ["a.weight", "a.bias", "b.bias"]
-    model, data = plugin.model(spec, 1), plugin.data(tmp_path / "value", spec)
-    trained = compute_update(
-        model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss
-    )
-    load_vector(model, model_vector(model) - trained)
+    model = plugin.model(spec, 1)
+    load_vector(model, model_vector(model) - used(plugin, tmp_path, spec))
     assert model.get_parameter("a.weight") is model.get_parameter("b.weight")
 
 
@@ -234,33 +208,7 @@ def test_layers_that_cannot_be_shared_are_named(tmp_path: Path, changed: str, sa
 )
 def test_models_of_other_forms_run(tmp_path: Path, changed: str) -> None:
     plugin = network(tmp_path, changed)
-    spec = completed(SPEC, plugin.made(0))
-    model, data = plugin.model(spec, 0), plugin.data(tmp_path / "value", spec)
-    load_vector(model, model_vector(model))
-    compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("return torch.nn.Linear(2, 2)", "raise KeyError('weights')", r"line 6: model\(\) fails: KeyError: 'weights'"),
-        ("return torch.nn.Linear(2, 2)", "raise SystemExit(3)", r"line 6: model\(\) fails: SystemExit: 3"),
-        ("np.full(", "np.load(path / 'gone.npy') or (", r"line 9: data\(.*\) fails: NotADirectoryError"),
-        ("model(batch.X)", "model(batch.X)[:, [5]]", "line 14: the loss or its gradient fails: IndexError"),
-        ("(model(batch.X)", "(batch.X", "the loss or its gradient fails: RuntimeError: element 0"),
-    ],
-)
-def test_whatever_a_plugin_raises_is_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
-    path = plugin_file(tmp_path, (old, new))
-
-    def trained() -> None:
-        plugin = load_plugin(path)
-        model, data = plugin.model(SPEC, 0), plugin.data(tmp_path / "value", SPEC)
-        compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss)
-
-    with pytest.raises(ConfigurationError, match=rf"^plug-in {path}[,:] {said}") as found:
-        trained()
-    assert "\n" not in str(found.value)
+    used(plugin, tmp_path, completed(SPEC, plugin.made(0)))
 
 
 def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
@@ -274,10 +222,4 @@ def test_a_failing_layer_is_named(tmp_path: Path) -> None:
     spec = completed(SPEC, plugin.made(0))
     data = plugin.data(tmp_path / "value", spec)
     with pytest.raises(ConfigurationError, match="the forward pass or the loss fails in layer 'b': RuntimeError"):
-        evaluate(plugin.model(spec, 0), data.train, torch.device("cpu"), plugin.loss)
-
-
-def test_a_study_of_a_plugin_without_a_model_names_what_it_gave(tmp_path: Path) -> None:
-    path = plugin_file(tmp_path, ("torch.nn.Linear(2, 2)", "3"))
-    with pytest.raises(ConfigurationError, match=r"plugin\.py: model\(\) gave int, expected a torch\.nn\.Module"):
-        load_plugin(path).made(0)
+        evaluate(plugin.model(spec, 0), data.train, CPU, plugin.loss)

@@ -14,12 +14,12 @@ from sksurv.linear_model.coxph import BreslowEstimator
 
 from client_agent.learning.data import DataNames, Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import load_personal, load_vector
-from client_agent.learning.metrics import Predicted, paired_scores, scores
+from client_agent.learning.metrics import Predicted, paired_scores
 from client_agent.learning.models import completed, model_spec
 from client_agent.learning.plugin import load_plugin, study_model, study_plugin
 from client_agent.learning.settings import NO_SOURCES
 from client_agent.model.card import ModelCard, card_markdown
-from client_agent.model.export import export, load_exported
+from client_agent.model.export import Exported, export, load_exported
 from client_agent.model.prediction import features_of, kept_columns, write_predictions
 from client_agent.model.site_model import HeldModel, held_model
 from client_agent.settings import AgentSettings
@@ -60,16 +60,8 @@ def study_of(spec: ModelSpec = SPEC, task: TaskSpec = CLASSES) -> Study:
 
 
 def record(number: int, state: RoundEnd, took_part: tuple[str, ...] = ()) -> RoundRecord:
-    return RoundRecord(
-        time_s=0,
-        study="alone",
-        site="requester",
-        round=number,
-        state=state,
-        model_version=number,
-        took_part=took_part,
-        alphas=site_values([("c1", 0.5)]) if took_part else (),
-    )
+    alphas = site_values([("c1", 0.5)]) if took_part else ()
+    return studies.round_record(number, state, took_part=took_part, alphas=alphas)
 
 
 def held(study: Study | None = None, ended: StudyEndState | None = StudyEndState.LOCAL_ONLY) -> HeldModel:
@@ -86,6 +78,12 @@ def held(study: Study | None = None, ended: StudyEndState | None = StudyEndState
     return HeldModel(of, state, 2, first_model(of), network.eval(), records)
 
 
+def exported(folder: Path, of: HeldModel | None = None, plugin: Path | None = None) -> Exported:
+    """The model written below ``folder`` and loaded again."""
+    export(of or held(), folder, folder / "out", is_requester=True)
+    return load_exported(folder / "out", plugin, NO_SOURCES)
+
+
 def test_a_study_that_ended_local_only_says_so_in_the_card(tmp_path: Path) -> None:
     card = export(held(), tmp_path, tmp_path / "out", is_requester=True)
     assert (card.local_only, card.released, card.alone) == (True, 1, 1)
@@ -93,6 +91,8 @@ def test_a_study_that_ended_local_only_says_so_in_the_card(tmp_path: Path) -> No
     text = (tmp_path / "out" / "card.md").read_text()
     assert "LOCAL_ONLY: the shared part of this study ended after 1 of 5 rounds** (no list meets largest_share)" in text
     assert "1 rounds after that trained on the requester's own data alone" in text
+    assert card.privacy is None
+    assert "The sites added no noise: no bound is known on what the model" in text
     assert "c1" not in [one.site for one in card.sites]
     counts = record(1, RoundEnd.RELEASED).model_copy(update={"purpose": Purpose.COUNTS})
     counted = replace(held(), records=(counts, record(2, RoundEnd.RELEASED)))
@@ -104,8 +104,7 @@ def test_a_study_that_ended_local_only_says_so_in_the_card(tmp_path: Path) -> No
 
 
 def test_predictions_are_whole_or_not_there(tmp_path: Path) -> None:
-    export(held(), tmp_path, tmp_path / "out", is_requester=True)
-    model, X = load_exported(tmp_path / "out", None, NO_SOURCES), np.ones((5000, 3), np.float32)
+    model, X = exported(tmp_path), np.ones((5000, 3), np.float32)
     with files_of_at_most(65536), pytest.raises(StorageFull, match=r"no space left for .*p\.csv"):
         write_predictions(model, X, tmp_path / "p.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -128,8 +127,7 @@ def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:
-    export(held(), tmp_path, tmp_path / "out", is_requester=True)
-    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    model = exported(tmp_path)
     X = np.array([[1, 2, 3], [4, 5, 6.5]], np.float32)
     np.savez(tmp_path / "new.npz", X=X)
     (tmp_path / "new.csv").write_text("age,pain,pulse\n1,2,3\n4,5,6.5\n")
@@ -165,8 +163,7 @@ def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_other_features_are_refused(text: str, said: str, tmp_path: Path) -> None:
-    export(held(), tmp_path, tmp_path / "out", is_requester=True)
-    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    model = exported(tmp_path)
     (tmp_path / "new.csv").write_text(text)
     with pytest.raises(ConfigurationError, match=said):
         model.outputs(features_of(model, tmp_path / "new.csv", None))
@@ -216,18 +213,6 @@ def test_the_difference_of_a_model_to_itself_is_nothing() -> None:
     assert present(accuracy.difference.low) > 0
 
 
-def test_no_calibration_slope_of_log_odds_that_do_not_differ() -> None:
-    same = Predicted(CLASSES, np.zeros((8, 2), np.float32), np.arange(8) % 2)
-    slope = next(score for score in scores(same) if score.name == "calibration_slope")
-    assert (slope.value, slope.reason) == (None, "no slope found: the log odds hardly differ between examples")
-
-
-def test_a_card_says_plainly_that_nothing_bounds_what_a_model_tells(tmp_path: Path) -> None:
-    card = export(held(), tmp_path, tmp_path / "out", is_requester=True)
-    assert card.privacy is None
-    assert "The sites added no noise: no bound is known on what the model" in card_markdown(card)
-
-
 def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted(tmp_path: Path) -> None:
     privacy = PrivacySpec(record_clip=0.5, noise_multiplier=2.0)
     study = study_of().model_copy(update={"privacy": privacy, "training": TrainingSpec(batch_size=20)})
@@ -235,16 +220,18 @@ def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted
     spent = tuple(training_of(of, privacy, 100, number) for of in (earlier, study) for number in (1, 2, 3))
     policy = SitePolicy(epsilon=4.0, delta=1e-3)
     of_study = replace(held(study), spent=spent, policy=policy)
-    card = export(of_study, tmp_path, tmp_path / "out", is_requester=True)
-    assert card.privacy is not None
-    assert card.privacy.epsilon == pytest.approx(epsilon_of([Steps(0.2, 2.0, 3)], 1e-3))
-    assert card.privacy.spent == pytest.approx(epsilon_of([Steps(0.2, 2.0, 6)], 1e-3))
-    said = card_markdown(card)
-    assert f"Epsilon {card.privacy.epsilon:.2f} at delta 0.001 for each record" in said
-    assert f"{card.privacy.spent:.2f} with its other studies ({card.privacy.used:.0%} of a budget of 4)" in said
-    assert 0 < (card.privacy.used or 0) < 1
-    assert "Accountant: dp-accounting" in said
-    assert "(3 trainings, noise multiplier 2, gradients clipped to 0.5)" in said
+    card = exported(tmp_path, of_study).card
+    own, said = present(card.privacy), card_markdown(card)
+    assert own.epsilon == pytest.approx(epsilon_of([Steps(0.2, 2.0, 3)], 1e-3))
+    assert own.spent == pytest.approx(epsilon_of([Steps(0.2, 2.0, 6)], 1e-3))
+    assert 0 < present(own.used) < 1
+    for text in (
+        f"Epsilon {own.epsilon:.2f} at delta 0.001 for each record",
+        f"{own.spent:.2f} with its other studies ({own.used:.0%} of a budget of 4)",
+        "Accountant: dp-accounting",
+        "(3 trainings, noise multiplier 2, gradients clipped to 0.5)",
+    ):
+        assert text in said
     assert "finished without noise" not in said
     finish = FinishedModel(choose="held_out", shared_version=2, pull=0.1, seen=80, held=20)
     finished = export(replace(of_study, finish=finish), tmp_path, tmp_path / "finished", is_requester=True)
@@ -254,7 +241,7 @@ def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted
 def test_cards_that_older_versions_wrote_are_read(tmp_path: Path) -> None:
     privacy = PrivacySpec(record_clip=0.5, noise_multiplier=2.0)
     study = study_of().model_copy(update={"privacy": privacy})
-    card = export(held(study), tmp_path, tmp_path / "out", is_requester=True)
+    card = exported(tmp_path, held(study)).card
     for then in ({"clip_norm": None}, {"unit": "site", "record_clip": None, "clip_norm": 1.0}):
         written = card.model_dump(mode="json") | {"privacy": present(card.privacy).model_dump() | then}
         assert ModelCard.model_validate_json(json.dumps(written)).privacy is not None
@@ -301,8 +288,7 @@ def of_plugin(folder: Path, returned: str = RETURNED) -> HeldModel:
 
 def test_a_model_with_tied_weights_is_exported_and_predicts(tmp_path: Path) -> None:
     tied = of_plugin(tmp_path)
-    export(tied, tmp_path, tmp_path / "out", is_requester=True)
-    model = load_exported(tmp_path / "out", tmp_path / "tied.py", NO_SOURCES)
+    model = exported(tmp_path, tied, tmp_path / "tied.py")
     assert model.network.get_parameter("b.weight") is model.network.get_parameter("a.weight")
     X = np.arange(12, dtype=np.float32).reshape(4, 3)
     with torch.no_grad():
@@ -319,16 +305,14 @@ def test_a_model_with_tied_weights_is_exported_and_predicts(tmp_path: Path) -> N
     ],
 )
 def test_a_model_that_does_not_predict_is_one_line(tmp_path: Path, returned: str, said: str) -> None:
-    export(of_plugin(tmp_path, returned), tmp_path, tmp_path / "out", is_requester=True)
-    model = load_exported(tmp_path / "out", tmp_path / "tied.py", NO_SOURCES)
+    model = exported(tmp_path, of_plugin(tmp_path, returned), tmp_path / "tied.py")
     with pytest.raises(ConfigurationError, match=said) as found:
         model.outputs(np.ones((4, 3), np.float32))
     assert "\n" not in str(found.value)
 
 
 def test_columns_are_kept_beside_the_predictions(tmp_path: Path) -> None:
-    export(held(), tmp_path, tmp_path / "out", is_requester=True)
-    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    model = exported(tmp_path)
     (tmp_path / "new.csv").write_text('id,age,pain,pulse,ward\n0101,1,2,3,"a,b"\n0099,4,5,6.5,\n')
     ids = np.array(["0101", "0099"])
     np.savez(tmp_path / "new.npz", X=np.array([[1, 2, 3], [4, 5, 6.5]], np.float32), id=ids, ward=np.array(["a,b", ""]))
@@ -362,8 +346,7 @@ def test_columns_are_kept_beside_the_predictions(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_kept_is_said(name: str, text: str, keep: str, said: str, tmp_path: Path) -> None:
-    export(held(), tmp_path, tmp_path / "out", is_requester=True)
-    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    model = exported(tmp_path)
     path = tmp_path / name
     path.write_text(text)
     if name == "new.npz":
@@ -393,10 +376,14 @@ def survivors(folder: Path, seed: int = 0) -> tuple[HeldModel, Examples]:
     return replace(held(), study=of, network=network.eval()), train
 
 
+def survival_card(folder: Path, of: HeldModel, *horizons: float) -> ModelCard:
+    return export(of, folder / "data", folder / "out", is_requester=True, horizons=horizons)
+
+
 def test_survival_is_predicted_at_the_horizons_of_the_export(tmp_path: Path) -> None:
     """As scikit-survival's estimator has it, whose whole curve lists the times of events; the folder does not."""
     of, train = survivors(tmp_path)
-    card = export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=(24, 12, 24.0))
+    card = survival_card(tmp_path, of, 24, 12, 24.0)
     assert [one.time for one in card.baseline] == [12, 24]
     model = load_exported(tmp_path / "out", None, NO_SOURCES)
     new = train.X[:7]
@@ -421,7 +408,7 @@ def test_an_event_at_the_horizon_counts(tmp_path: Path) -> None:
     y = np.column_stack([np.r_[np.full(6, 0.1), np.full(6, 0.2)], np.ones(12)]).astype(np.float32)
     part = Examples(np.zeros((12, 3), np.float32), y)
     save_folder(tmp_path / "data", LocalData(part, part, names=DataNames(NAMES)))
-    (one,) = export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=(0.1,)).baseline
+    (one,) = survival_card(tmp_path, of, 0.1).baseline
     assert one.log_hazard == pytest.approx(np.log(6 / 12) - 3.0)
 
 
@@ -441,7 +428,7 @@ def test_an_event_at_the_horizon_counts(tmp_path: Path) -> None:
 def test_horizons_that_show_single_patients_are_refused(horizons: tuple[float, ...], said: str, tmp_path: Path) -> None:
     of, _ = survivors(tmp_path)
     with pytest.raises(ConfigurationError, match=said):
-        export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=horizons)
+        survival_card(tmp_path, of, *horizons)
     assert not (tmp_path / "out").exists()
 
 
@@ -450,17 +437,17 @@ def test_a_site_without_events_has_no_baseline(tmp_path: Path) -> None:
     train.y[:, 1] = 0
     save_folder(tmp_path / "data", LocalData(train, train, names=DataNames(NAMES)))
     with pytest.raises(ConfigurationError, match="fewer than 5 training patients of this site have their event up to"):
-        export(of, tmp_path / "data", tmp_path / "out", is_requester=True, horizons=(12,))
-    export(of, tmp_path / "data", tmp_path / "out", is_requester=True)
+        survival_card(tmp_path, of, 12)
+    survival_card(tmp_path, of)
     model = load_exported(tmp_path / "out", None, NO_SOURCES)
     write_predictions(model, train.X[:1], tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_text().splitlines()[0] == "log hazard"
     with pytest.raises(ConfigurationError, match="predicts no survival"):
-        export(held(), tmp_path / "data", tmp_path / "other", is_requester=True, horizons=(12,))
+        survival_card(tmp_path, held(), 12)
 
 
 def test_a_folder_of_an_earlier_version_still_predicts(tmp_path: Path) -> None:
-    export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    exported(tmp_path)
     path = tmp_path / "out" / "card.json"
     card = json.loads(path.read_text())
     assert (card.pop("baseline"), card.pop("simulated")) == ([], False)

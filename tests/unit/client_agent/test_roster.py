@@ -1,22 +1,18 @@
-"""The roster at a site, and the commands that change it."""
+"""The roster at a site: links that it takes, and forks that it refuses."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from client_agent.cli import roster, roster_files
 from client_agent.net.server_client import ServerClient
 from client_agent.site.identity import ACCEPTED, HeldRoster
 from protocol.errors import (
     BadSignature,
-    ConfigurationError,
     MalformedMessage,
     MoietyError,
     RosterRefused,
@@ -24,15 +20,12 @@ from protocol.errors import (
     Unavailable,
 )
 from protocol.messages.control import Announcement, RosterChange, Signed, countersign, sign
-from protocol.roster.chain import RosterChain, Wanted, dump_chain, require_chain
-from protocol.roster.keyfile import dump_party_keys
+from protocol.roster.chain import RosterChain, Wanted, dump_chain
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.federation import study
 from tests.unit.parties import party_keys
-from tests.unit.wire.rosters import CHAIN, PARTIES, SIGNERS, URLS, changed, given, joins, renewed_keys
-
-# --- held roster ------------------------------------------------------------------------------------------------------
+from tests.unit.wire.rosters import CHAIN, PARTIES, changed, given, joins, renewed_keys
 
 JOINED = changed(CHAIN, joins())
 LONGER = changed(JOINED, Wanted(remove=("hospital-1",)))
@@ -149,94 +142,3 @@ class Away:
 
     def roster_change(self, number: int) -> Signed[RosterChange]:
         raise Unavailable("away")
-
-
-# --- roster cli -------------------------------------------------------------------------------------------------------
-
-
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(roster.app, list(arguments), catch_exceptions=True)
-    if isinstance(result.exception, MoietyError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "roster.toml").write_text(dump_chain(CHAIN))
-    for name in SIGNERS:
-        path = tmp_path / f"{name}.secret.toml"
-        path.write_text(dump_party_keys(PARTIES.keys[name]))
-        path.chmod(0o600)
-    return tmp_path
-
-
-def new_site(folder: Path, name: str) -> Path:
-    run("new-keys", "--name", name, "--role", "site", "--samples", "40", "--out", str(folder))
-    claim = folder / f"{name}.claim.toml"
-    key = str(folder / f"{name}.secret.toml")
-    run("claim", str(folder / "roster.toml"), "--key", key, "--samples", "40", "--out", str(claim))
-    return claim
-
-
-def propose(folder: Path, *arguments: str, name: str = "proposal.toml") -> Path:
-    out = folder / name
-    run("change", str(folder / "roster.toml"), "--reason", "it is time", "--out", str(out), *arguments)
-    return out
-
-
-def test_a_site_is_added_one_is_removed_and_an_operator_gets_new_keys(folder: Path) -> None:
-    renewed = folder / "new"
-    run("new-keys", "--name", "operator-a", "--role", "operator", "--url", URLS["operator-a"], "--out", str(renewed))
-    key = str(renewed / "operator-a.secret.toml")
-    run("claim", str(folder / "roster.toml"), "--key", key, "--out", str(renewed / "claim.toml"))
-    proposal = propose(folder, "--add", str(new_site(folder, "late")), "--remove", "hospital-3", "--replace",
-                       str(renewed / "claim.toml"))  # fmt: skip
-    before = json.loads(run("show", str(proposal), "--json"))
-    assert not before["valid"]
-    for name in SIGNERS:
-        with pytest.raises(MoietyError, match="is missing"):
-            run("apply", str(folder / "roster.toml"), str(proposal))
-        run("sign", str(proposal), "--key", str(folder / f"{name}.secret.toml"))
-    after = json.loads(run("apply", str(folder / "roster.toml"), str(proposal), "--json"))
-    assert (after["valid"], after["head"]) == (True, before["head"])
-    assert set(after["changes"][0]["signatures"].values()) == {"valid"}
-    chain = require_chain(roster_files.read_chain(folder / "roster.toml"))
-    assert [site.name for site in chain.head.sites] == ["hospital-0", "hospital-1", "hospital-2", "late"]
-    shown = run("show", str(folder / "roster.toml"))
-    assert "hospital-3 is removed" in shown
-    assert "late is added" in shown
-    assert chain.head_digest in shown
-
-    next_one = propose(folder, "--remove", "hospital-2", name="next.toml")
-    with pytest.raises(ConfigurationError, match="not the keys that 'operator-a' has"):
-        run("sign", str(next_one), "--key", str(folder / "operator-a.secret.toml"))
-
-
-def test_a_proposal_after_another_link_is_refused(folder: Path) -> None:
-    first = propose(folder, "--remove", "hospital-3", name="first.toml")
-    second = propose(folder, "--remove", "hospital-2", name="second.toml")
-    for proposal in (first, second):
-        for name in SIGNERS:
-            run("sign", str(proposal), "--key", str(folder / f"{name}.secret.toml"))
-    run("apply", str(folder / "roster.toml"), str(first))
-    with pytest.raises(RosterRefused, match="fork"):
-        run("apply", str(folder / "roster.toml"), str(second))
-    run("apply", str(folder / "roster.toml"), str(first))
-
-
-def test_what_is_added_is_new_and_what_is_replaced_is_there(folder: Path) -> None:
-    claim = new_site(folder, "late")
-    with pytest.raises(ConfigurationError, match="--replace: 'late' is not in the roster"):
-        propose(folder, "--replace", str(claim))
-    own = run("claim", str(folder / "roster.toml"), "--key", str(folder / "operator-b.secret.toml"), "--out",
-              str(folder / "b.toml"), "--json")  # fmt: skip
-    assert json.loads(own)["name"] == "operator-b"
-    with pytest.raises(ConfigurationError, match="--add: 'operator-b' is already in the roster"):
-        propose(folder, "--add", str(folder / "b.toml"))
-
-
-def test_a_first_roster_is_signed_by_those_who_found(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"no change to sign: .* 'moiety site found'"):
-        run("sign", str(folder / "roster.toml"), "--key", str(folder / "operator-a.secret.toml"))

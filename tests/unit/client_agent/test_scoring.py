@@ -15,7 +15,7 @@ from sksurv.metrics import integrated_brier_score
 
 from client_agent.learning.metrics import NotComputable, Predicted, area_under_roc, final_scores, mean_log_loss, scores
 from client_agent.learning.scores import METRICS, MetricName, Score, shown_score, value_of
-from client_agent.page.charts import COLOURS, Curve, chart, document, figure, table, ticks
+from client_agent.page.charts import COLOURS, Curve, chart, document, figure, over_rounds, table, ticks
 from protocol.messages.control import TaskKind, TaskSpec
 from tests.kit.present import present
 
@@ -113,6 +113,7 @@ def test_survival_is_scored_as_scikit_survivals_own_model_is() -> None:
         (predicted(TaskKind.CLASSES, [[0, 1], [1, 0]], [1, 1]), "auroc", "no example of class 0"),
         (predicted(TaskKind.CLASSES, [[0, 1], [1, 0]], [1, 1]), "calibration_slope", "no example of class 0"),
         (predicted(TaskKind.CLASSES, [[0, 1], [1, 0]], [1, 0]), "calibration_slope", "wholly separated"),
+        (predicted(TaskKind.CLASSES, np.zeros((8, 2)), np.arange(8) % 2), "calibration_slope", "odds hardly differ"),
         (predicted(TaskKind.CLASSES, [[0, np.nan], [1, 0]], [1, 0]), "accuracy", "outputs are not finite"),
         (predicted(TaskKind.MULTI_LABEL, [[0.0], [1.0]], np.ones((2, 1))), "auprc", "no example of class 0"),
         (predicted(TaskKind.REGRESSION, [[0.0], [1.0]], np.ones((2, 1))), "r2", "do not vary"),
@@ -215,9 +216,10 @@ def test_points_lie_where_their_numbers_are() -> None:
 
 
 def test_numbers_that_are_none_are_left_out() -> None:
-    text = chart([Curve("c1", ((1, math.nan), (2, math.inf), (3, 0.5), (4, 0.25)))], "weight")
+    text = over_rounds("weight", [("c1", 1, math.nan), ("c1", 2, math.inf), ("c1", 3, 0.5), ("c1", 4, 0.25)])
     assert "nan" not in text
     assert "inf" not in text
+    assert over_rounds("weight", [("c1", 1, math.inf)]) == ""
     assert "no numbers" in chart([Curve("c1", ((1, math.nan),))], "weight")
     assert "no numbers" in chart([], "weight")
 

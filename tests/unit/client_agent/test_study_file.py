@@ -8,18 +8,17 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from client_agent.cli.agent import app as agent_app
-from client_agent.learning.data import NO_NAMES, DataNames, Examples, LocalData, names_of, save_folder
+from client_agent.learning.data import NO_NAMES, DataNames, names_of
 from client_agent.learning.sampling import steps_of
 from client_agent.learning.study_file import FinishTable, parse_study_table, study_from_toml
 from client_agent.site.privacy_budget import Steps, epsilon_of
 from protocol.errors import ConfigurationError
 from protocol.messages.control import MOST_COUNTS_ROUNDS, Purpose, RuleName, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, own_data, write_config
+from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, created, image_data, own_data, write_config
 from tests.unit.client_agent.federation import ROSTER
 
 # --- study file -------------------------------------------------------------------------------------------------------
@@ -187,50 +186,44 @@ def test_noise_of_the_servers_is_refused_with_what_takes_its_place() -> None:
 # --- study check ------------------------------------------------------------------------------------------------------
 
 
-def study_of_own_data(folder: Path) -> tuple[Path, Path]:
-    """Settings and a study file that 'create' takes."""
-    part = Examples(np.ones((3, 8, 8), np.float32), np.array([0, 1, 2]))
-    save_folder(folder / "data", LocalData(part, part))
-    (folder / "study.toml").write_text(GOOD)
-    return write_config(folder), folder / "study.toml"
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Settings of a requester that has data for the study."""
+    image_data(tmp_path)
+    return write_config(tmp_path)
 
 
-def policy_of(folder: Path, text: str) -> str:
+def policy_of(folder: Path, text: str) -> tuple[str, str]:
     path = folder / "shown.toml"
-    path.write_text(f"[policy]\n{text}\n")
-    return str(path)
+    path.write_text(f"{text}\n")
+    return "--site-policy", str(path)
 
 
-def test_a_study_that_no_list_can_federate_is_not_created(tmp_path: Path) -> None:
+def test_a_study_that_no_list_can_federate_is_not_created(tmp_path: Path, config: Path) -> None:
     """Nobody is trained alone without having been told: by the own policy, and by one that another site shows."""
-    config, file = study_of_own_data(tmp_path)
-    shown = policy_of(tmp_path, f"assumed_colluders = {len(ROSTER.contributors)}")
+    alone = f"[policy]\nassumed_colluders = {len(ROSTER.contributors)}"
     for how in ([], ["--dry-run"]):
         with pytest.raises(ConfigurationError, match=r"NOT FEDERATED: the policy in .*shown.toml declines every list"):
-            command("create", str(file), *how, "--config", str(config), "--site-policy", shown)
-    refusing = policy_of(tmp_path, "may_open = []")
+            created(tmp_path, GOOD, *how, *policy_of(tmp_path, alone))
     with pytest.raises(ConfigurationError, match=r"shown.toml refuses the study: may_open: "):
-        command("create", str(file), "--dry-run", "--config", str(config), "--site-policy", refusing)
-    config.write_text(f"{config.read_text()}[policy]\nassumed_colluders = {len(ROSTER.contributors)}\n")
+        created(tmp_path, GOOD, "--dry-run", *policy_of(tmp_path, "[policy]\nmay_open = []"))
+    with pytest.raises(ConfigurationError, match=r"shown.toml: key 'policy'"):
+        created(tmp_path, GOOD, "--dry-run", *policy_of(tmp_path, "site = 'x'"))
+    config.write_text(f"{config.read_text()}{alone}\n")
     with pytest.raises(ConfigurationError, match="NOT FEDERATED: this site's policy declines every list"):
-        command("create", str(file), "--config", str(config))
+        created(tmp_path, GOOD)
     assert not list((tmp_path / "state").glob("outbox/*"))
 
 
+@pytest.mark.usefixtures("config")
 def test_checking_a_study_file_sends_and_keeps_nothing(tmp_path: Path) -> None:
-    config, file = study_of_own_data(tmp_path)
-    seen = command("create", str(file), "--dry-run", "--config", str(config))
-    assert seen.stdout == "study first can be created: 683 parameters are shared\n"
+    said = created(tmp_path, GOOD, "--dry-run")
+    assert said == "study first can be created: 683 parameters are shared\n"
     assert not (tmp_path / "state").exists()
     (tmp_path / "state" / "studies" / "first").mkdir(parents=True)
     for how in (["--dry-run"], []):
         with pytest.raises(ConfigurationError, match="a study named 'first' is here already; choose another name"):
-            command("create", str(file), *how, "--config", str(config))
-    (tmp_path / "state" / "studies" / "first").rmdir()
-    nothing = tmp_path / "other.toml"
-    nothing.write_text("site = 'x'\n")
-    with pytest.raises(ConfigurationError, match=r"other.toml: key 'policy'"):
-        command("create", str(file), "--dry-run", "--config", str(config), "--site-policy", str(nothing))
+            created(tmp_path, GOOD, *how)
 
 
 GOOD_FEDAVG = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
@@ -240,18 +233,16 @@ EXAMPLES = 3
 NOISE = "[privacy]\nrecord_clip = 1.0\nnoise_multiplier = 2.0\n"
 
 
+@pytest.mark.usefixtures("config")
 def test_epsilon_is_said_before_a_study_is_created(tmp_path: Path) -> None:
     """At the delta of this site's policy, with --dry-run and without."""
-    config, file = study_of_own_data(tmp_path)
-    file.write_text(GOOD_FEDAVG + NOISE)
     steps = ROUNDS * steps_of(EXAMPLES, TrainingSpec(**tomllib.loads(GOOD)["training"]))
     spent = epsilon_of([Steps(1.0, 2.0, steps)], SitePolicy().delta)
+    told = json.loads(created(tmp_path, GOOD_FEDAVG + NOISE, "--dry-run", "--json"))["privacy"]
+    assert (told["epsilon"], told["examples"], told["rounds"]) == (spent, EXAMPLES, ROUNDS)
     for how in (["--dry-run"], []):
-        told = command("create", str(file), *how, "--config", str(config)).stdout
-        assert f"its noise: epsilon {spent:.3f} at delta 1e-05 of one record at a site of {EXAMPLES} examples" in told
-    told = json.loads(command("create", str(file), "--dry-run", "--config", str(config), "--json").stdout)
-    assert told["privacy"]["epsilon"] == spent
-    assert (told["privacy"]["examples"], told["privacy"]["rounds"]) == (EXAMPLES, ROUNDS)
+        said = f"its noise: epsilon {spent:.3f} at delta 1e-05 of one record at a site of {EXAMPLES} examples"
+        assert said in created(tmp_path, GOOD_FEDAVG + NOISE, *how)
 
 
 def test_declining_is_for_contributors(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from rich.table import Table
 import client_agent.cli.agent
 import client_agent.cli.watch
 from client_agent.cli.agent import _print_event
-from client_agent.cli.round_lines import round_line
 from client_agent.cli.tables import WholeNames, add_row, console, table
+from client_agent.cli.watch import round_line
 from client_agent.net.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
 from client_agent.page.study_state import Federated, federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
@@ -53,6 +53,7 @@ from protocol.parameters import Needs
 from protocol.policy.exposure import SummedRow
 from protocol.sharing import Side
 from tests.kit.present import present
+from tests.kit.studies import round_record
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
     MODEL,
@@ -76,8 +77,7 @@ AWAITED = Awaited(since_s=NOW_S, sites=(AwaitedSite(site="c3", why="nothing hear
 
 
 def record(number: int = 7, state: RoundEnd = RoundEnd.RELEASED, **changes: object) -> RoundRecord:
-    fields = {"time_s": 0, "study": "heart", "site": "c1", "round": number, "state": state, "model_version": 1}
-    return RoundRecord.model_validate(fields | changes)
+    return round_record(number, state, **({"study": "heart"} | changes))
 
 
 def event(kind: EventKind, text: str = "", study: str = "heart") -> AgentEvent:
@@ -310,10 +310,7 @@ def ended(state: StudyEndState, cause: EndCause | None = None) -> StudyView:
 
 
 def rounds(*ends: RoundEnd, purpose: Purpose = Purpose.UPDATE) -> tuple[RoundRecord, ...]:
-    return tuple(
-        record(number, end, study="unit", purpose=purpose, model_version=number)
-        for number, end in enumerate(ends, start=1)
-    )
+    return tuple(round_record(number, end, purpose=purpose) for number, end in enumerate(ends, start=1))
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from client_agent.data.findings import Findings
 from client_agent.data.prepare import Prepared, Report, Tables, check, prepared
+from client_agent.data.rows import Rows, read_rows
 from client_agent.data.site_table import PLAIN, SiteTable
-from client_agent.data.source import open_table
+from client_agent.data.source import Table, open_table
+from client_agent.data.transformation import Transformation, transform_table
 from client_agent.learning.study_file import parse_study_table
 from protocol.messages.control import TableSchema
+from protocol.summary.table_one import CommonScaling
 from tests.kit.present import present
 
 ROOT = Path(__file__).parents[3]
@@ -40,27 +44,47 @@ def written(folder: Path, text: str | bytes, name: str = "table.csv") -> Path:
     return path
 
 
-def _tables(made: TableSchema, path: Path, site: SiteTable, test: Path | None, outcomes_differ: bool) -> Tables:
-    findings = Findings()
-    apart = None if test is None else open_table(test, site, findings, header=made.header)
-    return Tables(open_table(path, site, findings, header=made.header), site, findings, apart, outcomes_differ)
+Source: TypeAlias = Path | pa.Table
+"""A file's path, or a table in memory."""
 
 
-def report(
-    made: TableSchema, path: Path, site: SiteTable = PLAIN, test: Path | None = None, outcomes_differ: bool = True
-) -> Report:
-    return check(made, _tables(made, path, site, test, outcomes_differ))
+def opened(source: Source, of: TableSchema, site: SiteTable, findings: Findings) -> Table:
+    if isinstance(source, Path):
+        return open_table(source, site, findings, header=of.header)
+    return Table("made up", tuple(source.column_names), source.num_columns, source.to_batches())
 
 
-def prepare(
-    made: TableSchema,
-    path: Path,
+def _tables(
+    of: TableSchema,
+    source: Source,
     site: SiteTable = PLAIN,
-    test: Path | None = None,
+    test: Source | None = None,
     outcomes_differ: bool = True,
-    **more: Any,
-) -> Prepared:
-    return prepared(made, _tables(made, path, site, test, outcomes_differ), **more)
+) -> Tables:
+    findings = Findings()
+    apart = None if test is None else opened(test, of, site, findings)
+    return Tables(opened(source, of, site, findings), site, findings, apart, outcomes_differ)
+
+
+def report(of: TableSchema, *tables: Any, **more: Any) -> Report:
+    """Found in tables, given as to ``_tables``."""
+    return check(of, _tables(of, *tables, **more))
+
+
+def prepare(of: TableSchema, *tables: Any, common: CommonScaling | None = None, **more: Any) -> Prepared:
+    return prepared(of, _tables(of, *tables, **more), common)
+
+
+def read(of: TableSchema, source: Source, site: SiteTable = PLAIN) -> tuple[Rows, Findings]:
+    """The rows of a table, and what was found in it."""
+    findings = Findings()
+    return read_rows(of, opened(source, of, site, findings), site, findings), findings
+
+
+def transformed(source: Source, made: Transformation) -> np.ndarray:
+    """The features of new rows."""
+    findings = Findings()
+    return transform_table(opened(source, made.table, PLAIN, findings), made, PLAIN, findings)
 
 
 def cleveland_schema() -> TableSchema:

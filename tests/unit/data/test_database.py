@@ -15,7 +15,7 @@ import pytest
 
 from client_agent.data.database import URL_VARIABLE, database_url, query_table
 from client_agent.data.findings import Findings
-from client_agent.data.rows import joined, read_rows
+from client_agent.data.rows import read_rows
 from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.learning.data import load_folder
 from client_agent.learning.study_file import parse_study_table
@@ -100,7 +100,7 @@ def read(url: str, *columns: dict[str, Any]) -> list[list[Any]]:
     """Values by column, in a site that writes 1.234,5 and 31.3.2026, of the table t."""
     of_t, findings = made_of(*columns, ILL, missing_marks=["NA"]), Findings()
     table = query_table(f"SELECT {', '.join(one['name'] for one in columns)}, ill FROM t", url)
-    rows = joined(of_t, list(read_rows(of_t, table, POINTS, findings)))
+    rows = read_rows(of_t, table, POINTS, findings)
     assert [finding.text for finding in findings] == []
     return [values.tolist() for values in rows.columns]
 

@@ -12,25 +12,30 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from client_agent.data.findings import Findings
-from client_agent.data.prepare import Prepared, Tables, prepared, write
+from client_agent.data.prepare import Prepared, write
 from client_agent.data.rows import Rows, load_rows
 from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable
-from client_agent.data.source import table_of
-from client_agent.data.transformation import (
-    ColumnFit,
-    features,
-    fit,
-    load_transformation,
-    transform_file,
-    transform_rows,
-)
+from client_agent.data.transformation import ColumnFit, features, fit, load_transformation, transform_file
 from client_agent.learning.data import load_folder
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TableSchema, TaskKind, TaskSpec
 from protocol.summary.table_one import ColumnScaling, CommonScaling
 from tests.kit.present import present
-from tests.unit.data.made import AGE, CHOL, COLUMNS, GOOD, ILL, PAIN, SEEN, WHO, prepare, report, schema, written
+from tests.unit.data.made import (
+    AGE,
+    CHOL,
+    COLUMNS,
+    GOOD,
+    ILL,
+    PAIN,
+    SEEN,
+    WHO,
+    prepare,
+    report,
+    schema,
+    transformed,
+    written,
+)
 
 EVENT = {"name": "died", "type": "boolean", "role": "event"}
 DAYS = {"name": "days", "type": "number", "role": "survival_time"}
@@ -193,9 +198,9 @@ def test_what_does_not_fit_makes_nothing(tmp_path: Path) -> None:
 def test_no_prediction_for_a_row_that_does_not_fit(tmp_path: Path, row: dict[str, str], said: str) -> None:
     made = prepare(schema(), written(tmp_path, GOOD), outcomes_differ=False)
     fitting = {"age": 50, "chol": None, "pain": "1"}
-    assert transform_rows(pa.Table.from_pylist([fitting] * 2), made.transformation).shape == (2, 7)
+    assert transformed(pa.Table.from_pylist([fitting] * 2), made.transformation).shape == (2, 7)
     with pytest.raises(ConfigurationError, match=f"no prediction for these rows: {said}") as caught:
-        transform_rows(pa.Table.from_pylist([row]), made.transformation)
+        transformed(pa.Table.from_pylist([row]), made.transformation)
     assert "SECRET" not in caught.value.detail
 
 
@@ -215,7 +220,7 @@ def fitted(values: Sequence[float]) -> tuple[ColumnFit, Prepared]:
     of_file = schema({**CHOL, "missing": "refuse"}, ILL)
     pairs = [(value, n % 2) for n, value in enumerate(values)]
     table = pa.table({"chol": [repr(value) for value, _ in pairs], "ill": [str(ill) for _, ill in pairs]})
-    made = prepared(of_file, Tables(table_of(table, "made up"), PLAIN, Findings(), outcomes_differ=False))
+    made = prepare(of_file, table, outcomes_differ=False)
     return made.transformation.fitted[0], made
 
 
@@ -227,7 +232,7 @@ def test_a_column_of_one_value_becomes_0(value: float, rows: int) -> None:
     assert (found.centre, found.spread) == (value, 1.0)
     assert not made.data.train.X.any()
     if abs(value) < 1e30:
-        new = transform_rows(pa.table({"chol": [repr(value + 0.5)]}), made.transformation)
+        new = transformed(pa.table({"chol": [repr(value + 0.5)]}), made.transformation)
         assert abs(new[0, 0]) <= 1
 
 
@@ -251,13 +256,10 @@ def test_values_that_rounding_alone_parts_are_one() -> None:
     ],
 )
 def test_numbers_beyond_a_standard_deviation_are_refused(values: list[float], more: dict[str, Any]) -> None:
-    column: dict[str, Any] = {key: more[key] for key in ("missing", "range") if key in more}
+    scaling = more.pop("scaling", "standard")
     table = pa.table({"chol": [repr(one) for one in values], "ill": ["0", "1"] * 20})
-    tables = Tables(table_of(table, "made up"), PLAIN, Findings())
     with pytest.raises(ConfigurationError, match="column 'chol': its numbers are too large, or too close to 0"):
-        prepared(
-            schema({"name": "chol", "type": "number", **column}, ILL, scaling=more.get("scaling", "standard")), tables
-        )
+        prepare(schema({"name": "chol", "type": "number", **more}, ILL, scaling=scaling), table)
 
 
 def test_a_common_spread_that_rounding_made_is_1() -> None:
@@ -287,7 +289,7 @@ def test_targets_beyond_float32_are_refused(columns: tuple[dict[str, Any], ...])
     """They became infinite, and every loss with them."""
     table = pa.table({"age": ["50", "51"] * 5, "y": ["1e39", "2"] * 5, "ill": ["0", "1"] * 5})
     with pytest.raises(ConfigurationError, match="target 'y' holds numbers beyond float32"):
-        prepared(schema(AGE, *columns), Tables(table_of(table, "made up"), PLAIN, Findings()))
+        prepare(schema(AGE, *columns), table)
 
 
 def test_a_conversion_that_overflows_is_found(tmp_path: Path) -> None:
@@ -335,4 +337,4 @@ def test_a_spread_that_an_older_release_fitted_by_rounding_predicts_nothing(tmp_
     kept = made.model_copy(update={"fitted": (old, *made.fitted[1:])})
     new = pa.Table.from_pylist([{"age": 99.1, "chol": 1, "pain": "1"}])
     with pytest.raises(ConfigurationError, match=r"column 'age' has one value .* prepare the data again"):
-        transform_rows(new, kept)
+        transformed(new, kept)

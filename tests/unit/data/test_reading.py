@@ -15,15 +15,13 @@ import pyarrow.parquet
 import pytest
 
 from client_agent.data.draft import draft
-from client_agent.data.findings import Findings, Problem
+from client_agent.data.findings import Problem
 from client_agent.data.prepare import patient_ids, sides
-from client_agent.data.rows import joined, read_rows
 from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable, read_site_table
-from client_agent.data.source import table_of
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TableSchema
 from tests.kit.present import present
-from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, WHO, prepare, report, schema, written
+from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, WHO, prepare, read, report, schema, written
 
 SEMICOLONS = GOOD.replace(",", ";")
 SIZE = {"name": "größe", "type": "number", "unit": "µg/l"}
@@ -235,7 +233,7 @@ def test_an_id_written_in_several_ways_is_one_patient(tmp_path: Path) -> None:
         for ids in ([clean], forms, forms[::-1]):
             text = "\n".join(["age,ill,who", *(f"50,0,{one}" for one in ids), *others]) + "\n"
             table = pyarrow.csv.read_csv(pa.BufferReader(text.encode()), convert_options=_as_text())
-            rows = joined(made, list(read_rows(made, table_of(table, "t"), PLAIN, Findings())))
+            rows = read(made, table)[0]
             side = sides(made, rows)
             assert len(set(side[: len(ids)].tolist())) == 1
             sides_of.append([side[0], *side[len(ids) :].tolist()])
@@ -270,7 +268,7 @@ def test_ids_of_different_patients_stay_apart(tmp_path: Path) -> None:
         "9" * 60,
     ]
     table = pa.table({"age": ["1"] * len(ids), "ill": ["0"] * len(ids), "who": ids})
-    rows = joined(made, list(read_rows(made, table_of(table, "t"), PLAIN, Findings())))
+    rows = read(made, table)[0]
     found = present(patient_ids(made, rows))
     assert len(np.unique(found)) == len(ids)
 

@@ -19,7 +19,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.messages.control import Party
-from protocol.roster.chain import Given, RosterChain, claimed, dump_chain, require_claim
+from protocol.roster.chain import Given, claimed, dump_chain, require_claim
 from protocol.roster.enrolment import Invitation
 from protocol.sharing import Side
 from servers.enrolment.register import Register, names_in_place
