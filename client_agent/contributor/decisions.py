@@ -108,9 +108,7 @@ class Decisions:
             return self.decline(announcement, weight_list, error)
         owner.save(memory=remember_contribution(owner.state.memory, announcement, weight_list))
         decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True, isolation=isolation)
-        owner.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
-        owner.journal.write(path, decision)
-        owner.journal.reach(Point.AFTER_DECISION_JOURNALLED)
+        owner.journal.write(path, decision, (Point.BEFORE_DECISION_JOURNALLED, Point.AFTER_DECISION_JOURNALLED))
         return decision
 
     def _check_mail(self, announcement: Announcement, mail: WeightMail) -> float | None:

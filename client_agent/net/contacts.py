@@ -58,10 +58,11 @@ class Contacts:
 
     def reached(self, server: str, date: str | None) -> None:
         now = self._clock()
-        ahead = _ahead(date, now)
+        ahead_s = clock_ahead_s(date, now)
         with self._lock:
             known = self._known.get(server, Contact(server=server))
-            found = Contact(server=server, reached_at_s=now, ahead_s=known.ahead_s if ahead is None else ahead)
+            ahead_s = known.ahead_s if ahead_s is None else ahead_s - CLOCK_ERROR_S
+            found = Contact(server=server, reached_at_s=now, ahead_s=ahead_s)
             first = known.reached_at_s is None or known.failing_since_s is not None
             self._keep(found, at_once=first)
 
@@ -113,8 +114,9 @@ def read_contacts(path: Path) -> tuple[Contact, ...]:
         return ()
 
 
-def _ahead(date: str | None, at_s: float) -> float | None:
+def clock_ahead_s(date: str | None, at_s: float) -> float | None:
+    """Return how far a clock that shows ``at_s`` is ahead of an answer's Date header; None where that says no time."""
     try:
-        return at_s - parsedate_to_datetime((date or "")[:64]).timestamp() - CLOCK_ERROR_S
+        return at_s - parsedate_to_datetime((date or "")[:64]).timestamp()
     except (ValueError, OverflowError, TypeError):
         return None

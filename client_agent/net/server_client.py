@@ -18,17 +18,11 @@ import httpx
 import stamina
 
 from client_agent.net.answers import NOTHING_BYTES, LongAnswer
-from client_agent.net.envelopes import Body, Closed, Enclosing, HeldSession, Method, SessionKeeper
-from client_agent.net.exchange import Exchange, Way, WrongClock
+from client_agent.net.envelopes import Body, Method
+from client_agent.net.exchange import Way, WrongClock
 from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
 from host.clock import SYSTEM, Clock
-from host.randomness import SystemRandomness
-from protocol.channel.session import SessionGrant, SessionOffer
-from protocol.errors import (
-    MalformedMessage,
-    Unavailable,
-    UnknownResource,
-)
+from protocol.errors import MalformedMessage, Unavailable, UnknownResource
 from protocol.messages import paths
 from protocol.messages.control import (
     MAX_CONTROL_BYTES,
@@ -60,8 +54,6 @@ from protocol.sharing import Side
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-WAITS_S: Final = {"connect": 30.0, "read": 120.0, "write": 30.0, "pool": 30.0}
-_LONG_POLL_GRACE_S: Final = 30.0
 LARGE_BYTES: Final = 2**23
 """Contributions above this are sent in parts."""
 
@@ -99,17 +91,13 @@ class ServerClient:
         """
         self.side = side
         self.follow(operator)
-        self._keys = keys
         self._retry = retry
         self._clock = clock
         self._quiet = NO_QUIET_HOURS
-        drawn = SystemRandomness()  # seeded nonces would repeat after a restart and be refused as replays
-        self._enclosing = Enclosing(keys, drawn, clock)
-        self._sessions = SessionKeeper(keys.key_id, drawn, clock, waits) if in_sessions else None
-        self._http = Way(transport, WAITS_S)
+        self._way = Way(keys, transport, clock, waits if in_sessions else None)
 
     def close(self) -> None:
-        self._http.close()
+        self._way.close()
 
     def keep_quiet(self, hours: QuietHours) -> None:
         """In these hours no large transfer begins: it raises QuietNow. Small ones and what is under way go on."""
@@ -268,7 +256,7 @@ class ServerClient:
         path = paths.fill(paths.OUTPUT, study=name, round=round_number)
         self._require_open(f"the sum of round {round_number} of study {name!r}", most_bytes)
         for attempt in self._attempts():
-            with attempt, self._exchange("GET", path, _EMPTY, "output", most_bytes) as answer:
+            with attempt, self._way.exchange(self.operator, "GET", path, _EMPTY, "output", most_bytes) as answer:
                 return take(answer.pieces(most_bytes))
         raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
 
@@ -294,7 +282,7 @@ class ServerClient:
         extra_s: float = 0.0,
     ) -> bytes:
         for attempt in self._attempts():
-            with attempt, self._exchange(method, path, body, purpose, most_bytes, extra_s) as answer:
+            with attempt, self._way.exchange(self.operator, method, path, body, purpose, most_bytes, extra_s) as answer:
                 return answer.whole(most_bytes)
         raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
 
@@ -304,7 +292,7 @@ class ServerClient:
             for attempt in self._attempts():
                 with (
                     attempt,
-                    self._exchange("GET", path, _EMPTY, purpose, most_bytes) as answer,
+                    self._way.exchange(self.operator, "GET", path, _EMPTY, purpose, most_bytes) as answer,
                     temporary.open("wb") as file,
                 ):
                     for piece in answer.pieces(most_bytes):
@@ -328,28 +316,6 @@ class ServerClient:
     def _worth_a_retry(self, error: Exception) -> bool | float:
         """The seconds that a Retry-After asks for; else whether to try again after the usual, growing wait."""
         unhelpful = (LongAnswer, WrongClock)  # the next one would be the same
-        if not isinstance(error, Unavailable) or isinstance(error, unhelpful) or self._http.is_closed:
+        if not isinstance(error, Unavailable) or isinstance(error, unhelpful) or self._way.is_closed:
             return False
         return True if error.asked_pause_s is None else error.asked_pause_s
-
-    def _exchange(
-        self, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0
-    ) -> Exchange:
-        """One request: a control message is enclosed, what is sealed already follows."""
-
-        def close(may_be_in_session: bool) -> tuple[httpx.Request, Closed]:
-            session = self._session() if may_be_in_session and path != paths.SESSION else None
-            closed = self._enclosing.closed(self.operator, method, path, body, session)
-            longer_s = extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
-            said = {"purpose": purpose, "study": paths.study_of(path)}
-            return self._http.post(closed.url, closed.headers, closed.content, longer_s, **said), closed
-
-        return Exchange(self._http, close, self.operator.name, most_bytes, self._clock)
-
-    def _session(self) -> HeldSession | None:
-        return None if self._sessions is None else self._sessions.session(self.operator.key_id, self._open_session)
-
-    def _open_session(self, offer: SessionOffer) -> SessionGrant:
-        body = Body.of(offer.canonical())
-        with self._exchange("POST", paths.SESSION, body, "session", MAX_CONTROL_BYTES) as answer:
-            return SessionGrant.parse(answer.whole(MAX_CONTROL_BYTES))

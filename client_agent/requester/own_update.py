@@ -129,4 +129,4 @@ def make_probe(owner: Participant, announcement: Announcement) -> Probe:
 
 def probe_file(owner: Participant, round_number: int) -> EncodedFile:
     """Chunk access to the encoded probe."""
-    return EncodedFile(owner.journal.round_folder(round_number) / _ENCODED, owner.study.parameters.dimension)
+    return owner.encoded_at(round_number, _ENCODED, owner.study.parameters.dimension)

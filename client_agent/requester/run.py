@@ -216,9 +216,7 @@ class Requester(RequesterStudy):
             if plan is None:
                 return None
             path = self.journal.round_folder(plan.announcement.message.round) / "plan.json"
-            self.journal.reach(Point.BEFORE_PLAN_JOURNALLED)
-            self.journal.write(path, plan)
-            self.journal.reach(Point.AFTER_PLAN_JOURNALLED)
+            self.journal.write(path, plan, (Point.BEFORE_PLAN_JOURNALLED, Point.AFTER_PLAN_JOURNALLED))
         memory = remember_contribution(self.progress.memory, plan.announcement.message, plan.weight_list)
         self.keep(memory=memory)
         return plan

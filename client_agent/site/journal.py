@@ -112,8 +112,13 @@ class StudyJournal:
     def attempt_folder(self, round_number: int, attempt: int) -> Path:
         return new_folder(self.round_folder(round_number) / f"attempt-{attempt:02d}")
 
-    def write(self, path: Path, content: BaseModel) -> None:
+    def write(self, path: Path, content: BaseModel, around: tuple[Point, Point] | None = None) -> None:
+        """``around``: the failpoints before and after it."""
+        if around is not None:
+            self.reach(around[0])
         write_durably(path, content.model_dump_json().encode())
+        if around is not None:
+            self.reach(around[1])
 
     def read(self, path: Path, kind: type[B]) -> B | None:
         """The content of a state file, None when there is none."""
@@ -127,12 +132,12 @@ class StudyJournal:
                 "restore it from a backup or leave the study"
             ) from None
 
-    def once(self, path: Path, kind: type[B], make: Callable[[], B]) -> B:
-        """The content of a state file, made the first time."""
+    def once(self, path: Path, kind: type[B], make: Callable[[], B], around: tuple[Point, Point] | None = None) -> B:
+        """The content of a state file, made and written the first time."""
         known = self.read(path, kind)
         if known is None:
             known = make()
-            self.write(path, known)
+            self.write(path, known, around)
         return known
 
     def stopped(self, why: str | None) -> None:

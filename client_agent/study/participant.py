@@ -430,9 +430,7 @@ class Participant:
         made = ways[announcement.purpose](announcement)
         with self.stopwatch.phase("encoding"):
             encoded = journal_encoded(made, into, weight, grid)
-        self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
-        self.journal.write(folder / ENCODED_RECORD, encoded)
-        self.journal.reach(Point.AFTER_UPDATE_ENCODED)
+        self.journal.write(folder / ENCODED_RECORD, encoded, (Point.BEFORE_UPDATE_ENCODED, Point.AFTER_UPDATE_ENCODED))
         return encoded
 
     def questions(self, purpose: Purpose) -> tuple[Question, ...]:
@@ -494,6 +492,10 @@ class Participant:
         """The round's encoded vector, in the journal."""
         length = self.study.parameters_in(announcement.purpose).dimension
         return EncodedFile(encoded_path(self.journal, self.study, announcement), length)
+
+    def encoded_at(self, round_number: int, name: str, length: int) -> EncodedFile:
+        """Another encoded vector of a round, by its file's name."""
+        return EncodedFile(self.journal.round_folder(round_number) / name, length)
 
     def contribute(self, announcement: Announcement, attempt: int, weight_list: WeightList) -> None:
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""

@@ -227,7 +227,7 @@ class TestDriving:
                 else OpenedSite(site, False)
                 for site in names
             ]
-            found = openings.judged(agreed, sites, dict.fromkeys(names, 32), 1, facts)
+            found = openings.judged(agreed, sites, 1, facts)
             assert found.release_set is None
             assert found.left_out == tuple(site for site in names if site in failing)
             expected = () if REQUESTER in failing else tuple(site for site in CONTRIBUTORS if site not in failing)

@@ -17,8 +17,8 @@ import stamina
 
 from client_agent.net import server_client
 from client_agent.net.envelopes import Body, HeldSession, SessionKeeper
-from client_agent.net.exchange import Way, asked_pause_s, problem_to_error
-from client_agent.net.server_client import WAITS_S, RetryPolicy, ServerClient
+from client_agent.net.exchange import asked_pause_s, problem_to_error
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from host.clock import SystemClock
 from host.randomness import SystemRandomness
 from protocol import errors
@@ -63,7 +63,7 @@ def view() -> StudyView:
 def raw(transport: Handler, attempts: int = 3) -> ServerClient:
     """A client whose transport sees what is sent as it is."""
     made = client(lambda request: httpx.Response(500), attempts)
-    made._http = Way(httpx.MockTransport(transport), WAITS_S)
+    made._way._transport = httpx.MockTransport(transport)
     return made
 
 

@@ -16,9 +16,11 @@ import httpx
 import pytest
 import trustme
 
-from client_agent.net.exchange import Exchange, TransportFailure, Way
+from client_agent.net.answers import UnsignedAnswer
+from client_agent.net.envelopes import SessionKeeper
+from client_agent.net.exchange import WAITS_S, TransportFailure
 from client_agent.net.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
-from client_agent.net.server_client import WAITS_S
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.net.transport import (
     PACED_BYTES,
     Account,
@@ -29,8 +31,12 @@ from client_agent.net.transport import (
     tls_context,
 )
 from host.network import WebProxy, why_unreachable
+from protocol.channel.signing import DigestField
 from protocol.errors import ConfigurationError
+from protocol.messages.paths import SEALED
+from protocol.sharing import Side
 from tests.kit.web_proxy import tunnelling_proxy
+from tests.unit.client_agent.federation import ROSTER, keys
 
 # --- transport --------------------------------------------------------------------------------------------------------
 
@@ -313,34 +319,37 @@ def test_a_request_that_is_taken_byte_by_byte_is_given_up() -> None:
 
 # --- exchange ---------------------------------------------------------------------------------------------------------
 
-MADE: Any = SimpleNamespace(follows=False, session=None)
-"""A request that is in no session."""
+NOW_S = 1.8e9
+
+
+def client(transport: httpx.BaseTransport, **more: Any) -> ServerClient:
+    once = RetryPolicy(attempts=1)
+    return ServerClient(Side.A, ROSTER.operator_a, keys("c1"), transport, retry=once, clock=lambda: NOW_S, **more)
+
+
+def no_session(_: httpx.Request) -> httpx.Response:
+    raise AssertionError("asked although it was closed")
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_connections_that_close_before_or_while_a_request_is_made_end_nobody(before: bool) -> None:
+def test_connections_that_close_before_or_while_a_request_is_made_end_nobody(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Making a request may open a session, which takes a while: then the client's own error came out."""
-    http = Way(httpx.MockTransport(lambda request: httpx.Response(200)), WAITS_S)
-
-    def made(again: bool) -> tuple[httpx.Request, Any]:
-        http.close()
-        return httpx.Request("GET", "https://server-a/"), MADE
-
+    made = client(httpx.MockTransport(no_session), in_sessions=True)
+    monkeypatch.setattr(SessionKeeper, "session", lambda *_: made.close())
     if before:
-        http.close()
-    with pytest.raises(TransportFailure, match="the agent is stopping"), Exchange(http, made, "a", 100, lambda: 0.0):
-        pass
+        made.close()
+    with pytest.raises(TransportFailure, match="the agent is stopping"):
+        made.view("unit")
 
 
 def test_another_error_of_an_open_client_is_not_taken_for_a_stop() -> None:
     def broken(request: httpx.Request) -> httpx.Response:
         raise RuntimeError("a defect")
 
-    http = Way(httpx.MockTransport(broken), WAITS_S)
-    request = httpx.Request("GET", "https://server-a/")
-    exchange = Exchange(http, lambda again: (request, MADE), "operator-a", 100, lambda: 0.0)
-    with pytest.raises(RuntimeError, match="a defect"), exchange:
-        pass
+    with pytest.raises(RuntimeError, match="a defect"):
+        client(httpx.MockTransport(broken)).view("unit")
 
 
 def test_a_request_says_where_it_goes_and_how_long_its_answer_may_take_and_nothing_that_nobody_reads() -> None:
@@ -350,32 +359,33 @@ def test_a_request_says_where_it_goes_and_how_long_its_answer_may_take_and_nothi
         sent.append(request)
         return httpx.Response(302, headers={"location": "https://elsewhere/", "set-cookie": "a=b"})
 
-    way = Way(httpx.MockTransport(taken), WAITS_S)
-    for _ in range(2):
-        headers = [("Content-Length", "2")]
-        request = way.post("https://server-a:8443/v1/x", headers, iter([b"a", b"b"]), 7.0, purpose="view", study=None)
-        assert way.send(request).status_code == 302
-    assert [request.read() for request in sent] == [b"ab", b"ab"]
-    assert sent[1].headers.raw == [(b"Host", b"server-a:8443"), (b"Content-Length", b"2")]
-    assert str(sent[1].url) == "https://server-a:8443/v1/x"
-    assert sent[1].extensions["timeout"] == {**WAITS_S, "read": WAITS_S["read"] + 7}
-    assert sent[1].extensions["purpose"] == "view"
-    assert len(sent) == 2, "no redirect is followed"
+    made = client(httpx.MockTransport(taken))
+    for wait_s in (7.0, 0.0):
+        with pytest.raises(UnsignedAnswer):
+            made.view("unit", 3, wait_s)
+    assert [request.read() != b"" for request in sent] == [True, True], "no redirect is followed"
+    address = httpx.URL(ROSTER.operator_a.url or "")
+    assert sent[1].headers.raw[0] == (b"Host", address.netloc)
+    signed = {b"signature-input", b"signature", DigestField.SEALED_HEAD.value.lower().encode()}
+    of_http = {b"host", b"accept-encoding", b"content-type", b"content-length"}
+    assert {name.lower() for name, _ in sent[1].headers.raw} == signed | of_http
+    assert sent[1].url == address.join(SEALED)
+    waits = [WAITS_S["read"] + 7 + 30, WAITS_S["read"]]
+    assert [request.extensions["timeout"] for request in sent] == [{**WAITS_S, "read": wait_s} for wait_s in waits]
+    assert (sent[1].extensions["purpose"], sent[1].extensions["study"]) == ("view", "unit")
 
 
-def test_a_closed_way_sends_nothing_and_closes_its_transport_once() -> None:
+def test_a_client_closes_its_transport_once() -> None:
     closed: list[int] = []
 
     class Counted(httpx.MockTransport):
         def close(self) -> None:
             closed.append(1)
 
-    way = Way(Counted(lambda request: httpx.Response(200)), WAITS_S)
+    made = client(Counted(no_session))
     for _ in range(2):
-        way.close()
+        made.close()
     assert closed == [1]
-    with pytest.raises(RuntimeError, match="the way is closed"):
-        way.send(way.post("https://server-a/", [("Content-Length", "0")], iter(()), 0.0))
 
 
 # --- pace -------------------------------------------------------------------------------------------------------------
