@@ -6,11 +6,11 @@ By the answers' Date header, whole seconds that nobody signed: it changes nothin
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -40,6 +40,21 @@ class Contact(BaseModel):
 
 
 _FILE: Final = TypeAdapter(tuple[Contact, ...])
+N = TypeVar("N", bound=BaseModel)
+
+
+def read_notes(path: Path, kind: TypeAdapter[tuple[N, ...]]) -> tuple[N, ...]:
+    """Read a file on which nothing rests: empty where it is missing or cannot be read."""
+    try:
+        return kind.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return ()
+
+
+def keep_notes(path: Path, kind: TypeAdapter[tuple[N, ...]], notes: Iterable[N]) -> None:
+    """Replace such a file; a full disk keeps nothing else from going on."""
+    with suppress(OSError, StorageFull):
+        write_durably(path, kind.dump_json(tuple(notes)))
 
 
 class Contacts:
@@ -78,8 +93,7 @@ class Contacts:
         now = self._clock()
         if at_once or not 0 <= now - self._written_at_s < _WRITTEN_EVERY_S:
             self._written_at_s = now
-            with suppress(OSError, StorageFull):  # a full disk keeps no request from its answer
-                write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+            keep_notes(self._path, _FILE, self._known.values())
 
 
 class NotedTransport(httpx.BaseTransport):
@@ -107,11 +121,7 @@ class NotedTransport(httpx.BaseTransport):
 
 
 def read_contacts(path: Path) -> tuple[Contact, ...]:
-    """Read the contacts; empty where the file is missing or cannot be read, since nothing rests on it."""
-    try:
-        return _FILE.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return ()
+    return read_notes(path, _FILE)
 
 
 def clock_ahead_s(date: str | None, at_s: float) -> float | None:

@@ -14,7 +14,7 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind
 from client_agent.site.journal import Awaited, AwaitedSite, keep_awaited, minute
 from client_agent.site.letters import Attestation, Hindrance, StudyRefusal
-from client_agent.study.attestation import checkpoint_digest, contributors_of, needed
+from client_agent.study.attestation import checkpoint_digest, contributors_of, needed, stated
 from client_agent.study.contribution import contribution_bytes
 from client_agent.study.mail import fetched, senders
 from protocol.errors import BadSignature, RefusedMessage
@@ -94,14 +94,7 @@ def _read(owner: RequesterStudy, past: PastRelease, sender: str) -> Signed[Attes
     topic = Topic(LetterKind.ATTESTED, version)
     signed = owner.retried(lambda: fetched(owner, topic, sender, Signed[Attestation]))
     message = require_signatures(signed, owner.context.held.chain.newest_with(sender), (sender,))
-    expected = Attestation(
-        study_digest=owner.study_digest,
-        site=sender,
-        model_version=version,
-        round=past.announcement.round,
-        checkpoint_digest=checkpoint_digest(owner),
-    )
-    if message != expected:
+    if message != stated(owner, sender, past, checkpoint_digest(owner)):
         raise BadSignature(f"site {sender!r} attests another model {version} than this one; it was served other bytes")
     return signed
 

@@ -7,7 +7,7 @@ site weighs itself, a site knows its own weight alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -99,29 +99,6 @@ class Absence(BaseModel):
         return f"{self.site} ({self.why.value.replace('_', ' ')}, as before)"
 
 
-class RoundValues(BaseModel):
-    """The values that an agent and a simulation record alike of a round: who was left out, and the requester's numbers
-    on sites.
-
-    ``failed_check`` were left out of the sum by a check, ``declined`` by their own policy. ``alphas`` are the weights
-    after the round in full precision; the others are what was opened, empty where the rule does not have it opened.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    failed_check: tuple[str, ...] = ()
-    declined: tuple[str, ...] = ()
-    alphas: tuple[SiteValue, ...] = ()
-    distances: tuple[SiteValue, ...] = ()
-    norms: tuple[SiteValue, ...] = ()
-    inner_products: tuple[SiteValue, ...] = ()
-    pairs: tuple[SitePair, ...] = ()
-
-    def shared(self) -> dict[str, Any]:
-        """These fields alone, for a record of the other kind."""
-        return {name: getattr(self, name) for name in RoundValues.model_fields}
-
-
 def opened_values(measured: Measured) -> dict[str, Any]:
     """Those fields of a record that say what the requester opened."""
     return {
@@ -132,8 +109,22 @@ def opened_values(measured: Measured) -> dict[str, Any]:
     }
 
 
-class _RoundAtSite(BaseModel):
-    """The first fields of a line of metrics.jsonl: base classes further to the right give the fields before."""
+class RoundRecord(BaseModel):
+    """One round as this site saw it: a line of metrics.jsonl.
+
+    ``weights`` is the list that was handed out, over ``grid``, ``requester_numerator`` the requester's own weight on
+    it, None for the grid; ``own_weight`` what this site gave itself under a rule that has every site weigh itself.
+    ``isolation`` is the least relative error with which one who knows all sums and weights has anybody's update, this
+    round's sum included, as far as this site can tell from its own (docs/protocol.md 13). Of those who were not summed,
+    ``failed_check`` were left out by a check, ``declined`` by their own policy. ``alphas`` are the requester's weights
+    after the round in full precision; ``distances`` to ``pairs`` are what it opened about sites, empty where the rule
+    opens none. Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the metrics of the
+    study's task on this site's test part, of which accuracy stands by itself too. ``pull`` is that of a local finish,
+    None where it kept the shared model. ``absences`` names every contributor of the roster that is not in the round, at
+    the requester alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     time_s: float
     study: str
@@ -150,21 +141,13 @@ class _RoundAtSite(BaseModel):
     own_weight: float | None = None
     isolation: float | None = None
     took_part: tuple[str, ...] = ()
-
-
-class RoundRecord(RoundValues, _RoundAtSite):
-    """One round as this site saw it; alphas and what was opened about sites are the requester's alone.
-
-    ``weights`` is the list that was handed out, over ``grid``, ``requester_numerator`` the requester's own weight on
-    it, None for the grid; ``own_weight`` what this site gave itself under a rule that has every site weigh itself.
-    ``isolation`` is the least relative error with which one who knows all sums and
-    weights has anybody's update, this round's sum included, as far as this site can tell from its own
-    (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
-    metrics of the study's task on this site's test part, of which accuracy stands by itself too. ``pull`` is that of a
-    local finish, None where it kept the shared model. ``absences`` names every contributor of the roster that is not
-    in the round, at the requester alone.
-    """
-
+    failed_check: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
+    alphas: tuple[SiteValue, ...] = ()
+    distances: tuple[SiteValue, ...] = ()
+    norms: tuple[SiteValue, ...] = ()
+    inner_products: tuple[SiteValue, ...] = ()
+    pairs: tuple[SitePair, ...] = ()
     requester_norm: float | None = None
     clipped: bool | None = None
     bytes_up: int = 0
@@ -258,31 +241,23 @@ class Reward(BaseModel):
     weights: float | None
 
 
-def rewards_in(sums: Sequence[Mapping[str, float | None]]) -> tuple[Reward, ...]:
-    """Every site's part in released sums, each given as the weight of every site in it, None where it is unknown."""
-    names = dict.fromkeys(name for weights in sums for name in weights)
-    return tuple(_reward(name, [weights[name] for weights in sums if name in weights]) for name in names)
-
-
 def rewards_of(records: Sequence[RoundRecord], own: str, requester: str) -> tuple[Reward, ...]:
     """The sites that took part in a released sum of updates, the requester first, then in the order of the lists.
 
     A round that is recorded twice, by a crash in between, counts once. The requester's weight is 1 unless the list
     says another.
     """
-    rounds = {record.round: record for record in records if _counts(record)}
-    return rewards_in(
-        [{name: _weight(name, record, own, requester) for name in record.took_part} for record in rounds.values()]
-    )
+    sums = {one.round: one for one in records if one.state in _SHARED and one.purpose.plan.steps_model}.values()
+    weights: dict[str, list[float | None]] = {}
+    for record in sums:
+        for name in record.took_part:
+            weights.setdefault(name, []).append(_weight(name, record, own, requester))
+    return tuple(_reward(name, of) for name, of in weights.items())
 
 
 def _reward(site: str, weights: Sequence[float | None]) -> Reward:
     known = [weight for weight in weights if weight is not None]
     return Reward(site=site, rounds=len(weights), weights=sum(known) if len(known) == len(weights) else None)
-
-
-def _counts(record: RoundRecord) -> bool:
-    return record.state in _SHARED and record.purpose.plan.steps_model
 
 
 def _weight(name: str, record: RoundRecord, own: str, requester: str) -> float | None:

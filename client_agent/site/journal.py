@@ -50,7 +50,7 @@ _LEFT: Final = "left.txt"
 _PAUSED: Final = "paused.txt"
 _MODELS_KEPT: Final = 2
 _ROUNDS_KEPT: Final = 2
-_MODEL: Final = "model"
+MODEL: Final = "model"
 _MOMENTS: Final = "moments"
 
 
@@ -147,27 +147,25 @@ class StudyJournal:
         else:
             write_durably(self.folder / STOPPED, why.encode())
 
+    @property
+    def stopped_because(self) -> str:
+        return self._said(STOPPED) or ""
+
     def withdraw(self) -> None:
         """The study was cancelled before a server had it: no agent begins it any more."""
         write_durably(self.folder / _WITHDRAWN, b"")
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return (self.folder / _WITHDRAWN).exists()
 
     def leave(self, reason: str) -> None:
         """A person takes this site out of the study: its agent contributes to no further round."""
         write_durably(self.folder / _LEFT, reason.encode())
 
-    def _said(self, name: str) -> str | None:
-        try:
-            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
-
     @property
     def left(self) -> str | None:
         return self._said(_LEFT)
-
-    @property
-    def stopped_because(self) -> str:
-        return self._said(STOPPED) or ""
 
     def pause(self, reason: str) -> None:
         """A person has this site neither train nor contribute until it is resumed."""
@@ -181,9 +179,11 @@ class StudyJournal:
     def paused(self) -> str | None:
         return self._said(_PAUSED)
 
-    @property
-    def is_withdrawn(self) -> bool:
-        return (self.folder / _WITHDRAWN).exists()
+    def _said(self, name: str) -> str | None:
+        try:
+            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
 
     def site_state(self) -> SiteState | None:
         return self.read(self.folder / "site.json", SiteState)
@@ -198,33 +198,23 @@ class StudyJournal:
 
         The first ``dimension`` numbers (None: all) are the model, what follows is the server optimiser's moments.
         """
-        from safetensors.numpy import save
-
         metadata = {"moiety": f"study {study_digest}, model {version}"}  # one key: the order of several is not fixed
-        tensors = {_MODEL: kept[:dimension]}
+        tensors = {MODEL: kept[:dimension]}
         if dimension is not None and kept.size > dimension:
             tensors[_MOMENTS] = kept[dimension:]
-        write_durably(self._model_path(version), save(tensors, metadata=metadata))
+        write_tensors(self._model_path(version), tensors, metadata)
         for path in sorted(self.folder.glob("model-*.safetensors"))[:-_MODELS_KEPT]:
             path.unlink()
 
     def load_model(self, version: int) -> NDArray[np.float32]:
         """The model alone: what a person exports."""
-        return self._tensors(version)[_MODEL]
+        return read_tensors(self._model_path(version))[MODEL]
 
     def load_kept(self, version: int) -> NDArray[np.float32]:
         """The model and the moments behind it, as it was saved."""
-        tensors = self._tensors(version)
+        tensors = read_tensors(self._model_path(version))
         moments = tensors.get(_MOMENTS)
-        return tensors[_MODEL] if moments is None else np.concatenate([tensors[_MODEL], moments])
-
-    def _tensors(self, version: int) -> dict[str, NDArray[np.float32]]:
-        from safetensors.numpy import load_file
-
-        path = self._model_path(version)
-        if not path.exists():
-            raise ConfigurationError(f"{path} is missing although the journal points to it; restore it from a backup")
-        return {name: np.asarray(tensor, dtype=np.float32) for name, tensor in load_file(path).items()}
+        return tensors[MODEL] if moments is None else np.concatenate([tensors[MODEL], moments])
 
     def forget_rounds_before(self, round_number: int) -> None:
         """Delete shares and mail of rounds that are over for good."""
@@ -235,6 +225,21 @@ class StudyJournal:
 
     def _model_path(self, version: int) -> Path:
         return self.folder / f"model-{version:06d}.safetensors"
+
+
+def write_tensors(path: Path, tensors: dict[str, NDArray[np.float32]], metadata: dict[str, str] | None = None) -> None:
+    from safetensors.numpy import save
+
+    write_durably(path, save(tensors, metadata=metadata))
+
+
+def read_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Raises: ConfigurationError where the file is missing"""
+    from safetensors.numpy import load_file
+
+    if not path.exists():
+        raise ConfigurationError(f"{path} is missing although the journal points to it; restore it from a backup")
+    return {name: np.asarray(tensor, dtype=np.float32) for name, tensor in load_file(path).items()}
 
 
 _FILE: Final = "awaited.json"

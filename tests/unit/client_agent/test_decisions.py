@@ -14,9 +14,7 @@ from client_agent.site.events import EventKind
 from client_agent.site.letters import CountedClasses
 from protocol.errors import ConfigurationError, ErrorCode, WrongRound
 from protocol.messages.control import (
-    Announcement,
     LayerShape,
-    ListedWeight,
     ModelSpec,
     Purpose,
     RoundOutcome,
@@ -24,17 +22,15 @@ from protocol.messages.control import (
     RuleSpec,
     Signed,
     Study,
-    WeightList,
     sign,
 )
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import LeftOut
-from protocol.rounds.agreement import model_digest
 from protocol.rules.fedavg import class_weight
 from protocol.sharing import Side
-from tests.unit.client_agent.announced_rounds import post, views
-from tests.unit.client_agent.benches import SITE_KEY, Bench, contributor_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, keys, study
+from tests.unit.client_agent.announced_rounds import announced, post, views
+from tests.unit.client_agent.benches import Bench, contributor_bench
+from tests.unit.client_agent.federation import REQUESTER, keys, study, weight_list
 
 SIZE = 20
 GRID = 2
@@ -76,28 +72,9 @@ def decided(
 ) -> Decision:
     """The site's decision about a round with full weights, announced at both servers."""
     of = bench.contributor.study
-    grid, digest = of.parameters.weight_grid, of.digest()
-    listed = WeightList(
-        study_digest=digest,
-        round=number,
-        grid=grid,
-        weights=tuple(ListedWeight(site=site, numerator=grid) for site in CONTRIBUTORS),
-        salt="cd" * 32,
-    )
-    fields = {
-        "study_digest": digest,
-        "round": number,
-        "listed": CONTRIBUTORS,
-        "least_contributors": 3,
-        "opens": Needs.NOTHING,
-        "model_version": 0,
-        "model_digest": model_digest(SITE_KEY, digest, number, MODEL.tobytes()),
-        "weight_list_digest": listed.digest(),
-        "closes_at_s": 10**9,
-    }
-    announced = Announcement(**{**fields, **changes})  # type: ignore[arg-type]
+    listed = weight_list(number, of.parameters.weight_grid, of.parameters.weight_grid, of.digest())
     post(bench, listed, skipped, counted=counted)
-    return bench.contributor.decisions.decide(*views(announced))
+    return bench.contributor.decisions.decide(*views(announced(listed, MODEL, **{"opens": Needs.NOTHING, **changes})))
 
 
 def test_class_counts_are_contributed_once_and_carry_no_weight(bench: Bench) -> None:

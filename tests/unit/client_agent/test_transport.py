@@ -458,10 +458,3 @@ def test_a_capped_socket_moves_every_byte_at_the_pace(*, upwards: bool) -> None:
     assert len(taken) == SIZE == (account.sent_bytes if upwards else account.received_bytes)
     assert clock.now_s == pytest.approx(SIZE / RATE - 0.25)
     assert clock.longest_s <= PACED_BYTES / RATE + 1e-9  # a stop of the agent waits no longer
-
-
-def test_without_a_setting_there_is_no_cap() -> None:
-    assert Paces.of(None, None) == Paces()
-    both = Paces.of(RATE, None)
-    assert both.up is not None
-    assert both.down is None
