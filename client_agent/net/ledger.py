@@ -19,12 +19,12 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -35,173 +35,15 @@ OPEN_BYTES: Final = 8 * 2**20
 """The size of ledger.jsonl at which all of it is summed, whatever the hour: a clock may be years off."""
 FILE_BYTES: Final = 4 * 2**20
 FILES_KEPT: Final = 16
-Lines = list[bytes]
-H = TypeVar("H", bound=BaseModel)
-
-
-class _Head(BaseModel):
-    """Numbered files count up to ``in_bytes`` of file ``file``, the last one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    file: int = 1
-    in_bytes: int = 0
-
-
-class _Earlier(BaseModel):
-    """Files up to this one are in the sums."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    through: int = 0
-
-
-class LedgerFiles:
-    """Below one state folder; several processes may append, each with an object of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._folder = path.with_suffix("")
-        self._lock = path.with_suffix(".lock").open("ab")
-        with self._locked():
-            self._file = self._reopened()
-
-    def close(self) -> None:
-        self._file.close()
-        self._lock.close()
-
-    def append(self, line: bytes) -> int:
-        """Add a line; -> bytes of the file that lines are added to. Raises: OSError, where no whole line has room"""
-        with self._locked():
-            try:
-                moved = os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
-            except FileNotFoundError:
-                moved = True
-            if moved:
-                opened = self._reopened()  # before the other one goes: there may be no room for another handle
-                self._file.close()
-                self._file = opened
-            before = os.fstat(self._file.fileno()).st_size
-            if self._file.write(line + b"\n") != len(line) + 1:  # what fits is written, and the rest is not
-                self._file.truncate(before)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return os.fstat(self._file.fileno()).st_size
-
-    def fold(self, split: Callable[[Lines], tuple[Lines, Lines]], merge: Callable[[Lines], Lines]) -> None:
-        """Move what ``split`` gives as older, the first of two, to the numbered files; the oldest of those beyond the
-        bound become what ``merge`` makes of them. Raises: OSError, StorageFull; nothing is lost or doubled"""
-        with self._locked():
-            head, lines = _open_part(self._path)
-            older, newer = split(lines)
-            if older:
-                head = self._add(head, older)
-                write_pieces(self._path, [_line(head), *(line + b"\n" for line in newer)])
-            while head.file - _earlier(self._folder)[0] > FILES_KEPT:
-                self._drop(merge)
-
-    def _add(self, head: _Head, lines: Lines) -> _Head:
-        """-> the head that counts them; until it is written they are not there."""
-        content = b"".join(line + b"\n" for line in lines)
-        if head.in_bytes and head.in_bytes + len(content) > FILE_BYTES:
-            head = _Head(file=head.file + 1)
-        path = _numbered(new_folder(self._folder), head.file)
-        with path.open("r+b" if path.exists() else "w+b") as file:
-            head = head.model_copy(update={"in_bytes": min(head.in_bytes, os.fstat(file.fileno()).st_size)})
-            file.truncate(head.in_bytes)
-            file.seek(head.in_bytes)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(self._folder)
-        return _Head(file=head.file, in_bytes=head.in_bytes + len(content))
-
-    def _drop(self, merge: Callable[[Lines], Lines]) -> None:
-        through, sums = _earlier(self._folder)
-        path = _numbered(self._folder, through + 1)
-        dropped = path.read_bytes().splitlines() if path.exists() else []
-        pieces = [_line(_Earlier(through=through + 1)), *(line + b"\n" for line in merge([*sums, *dropped]))]
-        write_durably(_sums(self._folder), b"".join(pieces))
-        for number in range(1, through + 2):
-            _numbered(self._folder, number).unlink(missing_ok=True)
-
-    def _reopened(self) -> FileIO:
-        """Open for append, truncating a line that a crash cut off."""
-        file = self._path.open("ab", buffering=0)
-        held = self._path.read_bytes()
-        if held and not held.endswith(b"\n"):
-            file.truncate(held.rfind(b"\n") + 1)
-        return file
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-
-
-def all_lines(path: Path) -> Lines:
-    """Every line that counts, oldest first; one that a crash cut off at the end is left out."""
-    lock = path.with_suffix(".lock")
-    if not lock.exists():
-        return _all_lines(path)
-    with lock.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_SH)
-        return _all_lines(path)
-
-
-def _all_lines(path: Path) -> Lines:
-    folder = path.with_suffix("")
-    head, newest = _open_part(path)
-    through, lines = _earlier(folder)
-    for number in range(through + 1, head.file + 1):
-        file = _numbered(folder, number)
-        content = file.read_bytes() if file.exists() else b""
-        lines += (content[: head.in_bytes] if number == head.file else content).splitlines()
-    return lines + newest
-
-
-def _open_part(path: Path) -> tuple[_Head, Lines]:
-    if not path.exists():
-        return _Head(), []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    found = _head(_Head, lines)
-    return (_Head(), lines) if found is None else (found, lines[1:])
-
-
-def _earlier(folder: Path) -> tuple[int, Lines]:
-    path = _sums(folder)
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    found = _head(_Earlier, lines)
-    return (0, lines) if found is None else (found.through, lines[1:])
-
-
-def _head(kind: type[H], lines: Sequence[bytes]) -> H | None:
-    """None for lines without a head, as an earlier version wrote them."""
-    try:
-        return kind.model_validate_json(lines[0])
-    except (IndexError, ValidationError):
-        return None
-
-
-def _line(head: BaseModel) -> bytes:
-    return head.model_dump_json().encode() + b"\n"
-
-
-def _numbered(folder: Path, number: int) -> Path:
-    return folder / f"{number:06d}.jsonl"
-
-
-def _sums(folder: Path) -> Path:
-    return folder / "earlier.jsonl"
-
-
-HANDSHAKE = "handshake"
-CONNECTION = "connection"
+HANDSHAKE: Final = "handshake"
+CONNECTION: Final = "connection"
 SUMMED: Final = frozenset({HANDSHAKE, CONNECTION, "list studies", "view"})
 """Purposes of an agent's requests whether or not anything happens."""
 _HOUR_S: Final = 3600
 _HOURS_LINE_BY_LINE: Final = 2
 _AGAIN_AFTER_LINES: Final = 100
+Lines = list[bytes]
+H = TypeVar("H", bound=BaseModel)
 
 
 class LedgerEntry(BaseModel):
@@ -270,6 +112,21 @@ class Totals:
         )
 
 
+class _Head(BaseModel):
+    """Numbered files count up to ``in_bytes`` of file ``file``, the last one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    file: int = 1
+    in_bytes: int = 0
+
+
+class _Earlier(BaseModel):
+    """Files up to this one are in the sums."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    through: int = 0
+
+
 class Ledger:
     """Entries are only ever added; safe to use from several threads, and beside another process's.
 
@@ -277,24 +134,32 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._totals = Totals()
         known = read_ledger(path)
+        self.totals = Totals()
         for entry in known:
-            self._totals = self._totals.with_entry(entry)
-        self._files = LedgerFiles(path)
+            self.totals = self.totals.with_entry(entry)
+        self._path = path
+        self._folder = path.with_suffix("")
+        self._mutex = threading.Lock()
+        self._lock = path.with_suffix(".lock").open("ab")
+        with _held(self._lock, fcntl.LOCK_EX):
+            self._file = self._reopened()
         self._oldest_hour = min((entry.hour for entry in known if entry.count == 1), default=None)
         self._lines_until_next = 0
         self._unwritten: list[LedgerEntry] = []
 
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
     def append(self, entry: LedgerEntry) -> None:
-        with self._lock:
+        with self._mutex:
             self._unwritten.append(entry)
             self._write_all()
 
     def require_room(self) -> None:
         """Before anything leaves: return if what has left is on the disk. Raises: StorageFull"""
-        with self._lock:
+        with self._mutex:
             self._write_all()
             if self._unwritten:
                 raise StorageFull("no space left for the ledger: nothing leaves that is not noted; free space")
@@ -310,41 +175,146 @@ class Ledger:
             self._unwritten.pop(0)
 
     def _write(self, entry: LedgerEntry) -> None:
-        size_bytes = self._files.append(entry.line())
-        self._totals = self._totals.with_entry(entry)
+        size_bytes = self._add_line(entry.line())
+        self.totals = self.totals.with_entry(entry)
         self._oldest_hour = entry.hour if self._oldest_hour is None else self._oldest_hour
         self._lines_until_next -= 1
         past = self._oldest_hour <= entry.hour - _HOURS_LINE_BY_LINE
         if (past or size_bytes > OPEN_BYTES) and self._lines_until_next <= 0:
-            self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
+            self._lines_until_next = _AGAIN_AFTER_LINES
+            with suppress(OSError, StorageFull):  # where there is no room for that, later; nothing is lost or doubled
+                self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
+                self._lines_until_next = 0
+
+    def _add_line(self, line: bytes) -> int:
+        """-> bytes of the file that lines are added to. Raises: OSError, where no whole line has room"""
+        with _held(self._lock, fcntl.LOCK_EX):
+            try:
+                moved = os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
+            except FileNotFoundError:
+                moved = True
+            if moved:
+                opened = self._reopened()  # before the other one goes: there may be no room for another handle
+                self._file.close()
+                self._file = opened
+            before = os.fstat(self._file.fileno()).st_size
+            if self._file.write(line + b"\n") != len(line) + 1:  # what fits is written, and the rest is not
+                self._file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return os.fstat(self._file.fileno()).st_size
+
+    def _reopened(self) -> FileIO:
+        """Open for append, truncating a line that a crash cut off."""
+        file = self._path.open("ab", buffering=0)
+        held = self._path.read_bytes()
+        if held and not held.endswith(b"\n"):
+            file.truncate(held.rfind(b"\n") + 1)
+        return file
 
     def _fold(self, hour: int | None) -> None:
-        """Sum what is older than the hours before ``hour``, or all. Where there is no room for that, later."""
-        newer: Lines = []
-
-        def split(lines: Lines) -> tuple[Lines, Lines]:
+        """Sum what is older than the hours before ``hour``, or all, into numbered files, whose oldest ones go."""
+        with _held(self._lock, fcntl.LOCK_EX):
+            head, lines = _open_part(self._path)
             entries = [LedgerEntry.model_validate_json(line) for line in lines]
-            old = [one for one in entries if hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE]
-            newer[:] = [one.line() for one in entries if not (hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE)]
-            return [one.line() for one in hourly(old)], newer
+            older = [one for one in entries if hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE]
+            newer = [one for one in entries if not (hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE)]
+            if older:
+                head = self._add(head, b"".join(one.line() + b"\n" for one in hourly(older)))
+                write_pieces(self._path, [_line(head), *(one.line() + b"\n" for one in newer)])
+            while head.file - _earlier(self._folder)[0] > FILES_KEPT:
+                self._drop()
+        self._oldest_hour = min((one.hour for one in newer), default=None)
 
-        self._lines_until_next = _AGAIN_AFTER_LINES
-        with suppress(OSError, StorageFull):
-            self._files.fold(split, _merged)
-            self._lines_until_next = 0
-            self._oldest_hour = min((LedgerEntry.model_validate_json(one).hour for one in newer), default=None)
+    def _add(self, head: _Head, content: bytes) -> _Head:
+        """-> the head that counts them; until it is written they are not there."""
+        if head.in_bytes and head.in_bytes + len(content) > FILE_BYTES:
+            head = _Head(file=head.file + 1)
+        path = _numbered(new_folder(self._folder), head.file)
+        with path.open("r+b" if path.exists() else "w+b") as file:
+            begin = min(head.in_bytes, os.fstat(file.fileno()).st_size)
+            file.truncate(begin)
+            file.seek(begin)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self._folder)
+        return _Head(file=head.file, in_bytes=begin + len(content))
 
-    @property
-    def totals(self) -> Totals:
-        return self._totals
+    def _drop(self) -> None:
+        """The oldest numbered file becomes part of the sums."""
+        through, sums = _earlier(self._folder)
+        path = _numbered(self._folder, through + 1)
+        dropped = path.read_bytes().splitlines() if path.exists() else []
+        pieces = [_line(_Earlier(through=through + 1)), *(line + b"\n" for line in _merged([*sums, *dropped]))]
+        write_durably(_sums(self._folder), b"".join(pieces))
+        for number in range(1, through + 2):
+            _numbered(self._folder, number).unlink(missing_ok=True)
 
-    def close(self) -> None:
-        self._files.close()
+
+@contextmanager
+def _held(lock: IO[bytes], kind: int) -> Iterator[None]:
+    fcntl.flock(lock, kind)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
     """All that is in a ledger, sums of earlier hours first; a line that a crash cut off at the end is left out."""
-    return tuple(LedgerEntry.model_validate_json(line) for line in all_lines(path) if line.endswith(b"}"))
+    lock = path.with_suffix(".lock")
+    if not lock.exists():
+        lines = _all_lines(path)
+    else:
+        with lock.open("rb") as held, _held(held, fcntl.LOCK_SH):
+            lines = _all_lines(path)
+    return tuple(LedgerEntry.model_validate_json(line) for line in lines if line.endswith(b"}"))
+
+
+def _all_lines(path: Path) -> Lines:
+    folder = path.with_suffix("")
+    head, newest = _open_part(path)
+    through, lines = _earlier(folder)
+    for number in range(through + 1, head.file + 1):
+        file = _numbered(folder, number)
+        content = file.read_bytes() if file.exists() else b""
+        lines += (content[: head.in_bytes] if number == head.file else content).splitlines()
+    return lines + newest
+
+
+def _open_part(path: Path) -> tuple[_Head, Lines]:
+    if not path.exists():
+        return _Head(), []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    found = _head(_Head, lines)
+    return (_Head(), lines) if found is None else (found, lines[1:])
+
+
+def _earlier(folder: Path) -> tuple[int, Lines]:
+    path = _sums(folder)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    found = _head(_Earlier, lines)
+    return (0, lines) if found is None else (found.through, lines[1:])
+
+
+def _head(kind: type[H], lines: Sequence[bytes]) -> H | None:
+    """None for lines without a head, as an earlier version wrote them."""
+    try:
+        return kind.model_validate_json(lines[0])
+    except (IndexError, ValidationError):
+        return None
+
+
+def _line(head: BaseModel) -> bytes:
+    return head.model_dump_json().encode() + b"\n"
+
+
+def _numbered(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.jsonl"
+
+
+def _sums(folder: Path) -> Path:
+    return folder / "earlier.jsonl"
 
 
 def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:

@@ -15,7 +15,7 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.site.context import agree_to_cohort
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.isolation import colluders, propose_sum
-from client_agent.study.summary import SUMMARY_FILE, Summary, spec_of
+from client_agent.study.summary import SUMMARY_FILE, Summary, summary_of
 from protocol.arithmetic.ring import SEED_BYTES
 from protocol.errors import Clause, PolicyRefusal
 from protocol.messages.control import (
@@ -296,13 +296,5 @@ def summary_missing(owner: RequesterStudy) -> str:
 
 
 def _give_up(owner: RequesterStudy, number: int, problem: str) -> None:
-    spec = spec_of(owner.study)
-    none = Summary(
-        study=owner.study.name,
-        round=number,
-        least_examples=spec.least_examples,
-        rounded_to=spec.rounded_to,
-        problem=problem,
-    )
-    owner.journal.write(owner.journal.folder / SUMMARY_FILE, none)
+    owner.journal.write(owner.journal.folder / SUMMARY_FILE, summary_of(owner.study, number, problem=problem))
     owner.event(EventKind.STUDY, number, f"there is no summary: {problem}")

@@ -6,8 +6,7 @@ site weighs itself, a site knows its own weight alone.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,7 +19,6 @@ from protocol.messages.control import ListedWeight, Purpose
 from protocol.rules.interface import Measured
 from protocol.text import printable, printable_lines
 
-_TAIL_BYTES: Final = 2**16
 METRICS: Final = "metrics.jsonl"
 """The file of round records in a study's journal."""
 Shown = Annotated[str, AfterValidator(printable)]
@@ -99,6 +97,29 @@ class Absence(BaseModel):
         return f"{self.site} ({self.why.value.replace('_', ' ')}, as before)"
 
 
+class RoundValues(BaseModel):
+    """The values that an agent and a simulation record alike of a round: who was left out, and the requester's numbers
+    on sites.
+
+    ``failed_check`` were left out of the sum by a check, ``declined`` by their own policy. ``alphas`` are the weights
+    after the round in full precision; the others are what was opened, empty where the rule does not have it opened.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    failed_check: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
+    alphas: tuple[SiteValue, ...] = ()
+    distances: tuple[SiteValue, ...] = ()
+    norms: tuple[SiteValue, ...] = ()
+    inner_products: tuple[SiteValue, ...] = ()
+    pairs: tuple[SitePair, ...] = ()
+
+    def shared(self) -> dict[str, Any]:
+        """These fields alone, for a record of the other kind."""
+        return {name: getattr(self, name) for name in RoundValues.model_fields}
+
+
 def opened_values(measured: Measured) -> dict[str, Any]:
     """Those fields of a record that say what the requester opened."""
     return {
@@ -109,22 +130,8 @@ def opened_values(measured: Measured) -> dict[str, Any]:
     }
 
 
-class RoundRecord(BaseModel):
-    """One round as this site saw it: a line of metrics.jsonl.
-
-    ``weights`` is the list that was handed out, over ``grid``, ``requester_numerator`` the requester's own weight on
-    it, None for the grid; ``own_weight`` what this site gave itself under a rule that has every site weigh itself.
-    ``isolation`` is the least relative error with which one who knows all sums and weights has anybody's update, this
-    round's sum included, as far as this site can tell from its own (docs/protocol.md 13). Of those who were not summed,
-    ``failed_check`` were left out by a check, ``declined`` by their own policy. ``alphas`` are the requester's weights
-    after the round in full precision; ``distances`` to ``pairs`` are what it opened about sites, empty where the rule
-    opens none. Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the metrics of the
-    study's task on this site's test part, of which accuracy stands by itself too. ``pull`` is that of a local finish,
-    None where it kept the shared model. ``absences`` names every contributor of the roster that is not in the round, at
-    the requester alone.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _RoundAtSite(BaseModel):
+    """The first fields of a line of metrics.jsonl: base classes further to the right give the fields before."""
 
     time_s: float
     study: str
@@ -141,13 +148,21 @@ class RoundRecord(BaseModel):
     own_weight: float | None = None
     isolation: float | None = None
     took_part: tuple[str, ...] = ()
-    failed_check: tuple[str, ...] = ()
-    declined: tuple[str, ...] = ()
-    alphas: tuple[SiteValue, ...] = ()
-    distances: tuple[SiteValue, ...] = ()
-    norms: tuple[SiteValue, ...] = ()
-    inner_products: tuple[SiteValue, ...] = ()
-    pairs: tuple[SitePair, ...] = ()
+
+
+class RoundRecord(RoundValues, _RoundAtSite):
+    """One round as this site saw it; alphas and what was opened about sites are the requester's alone.
+
+    ``weights`` is the list that was handed out, over ``grid``, ``requester_numerator`` the requester's own weight on
+    it, None for the grid; ``own_weight`` what this site gave itself under a rule that has every site weigh itself.
+    ``isolation`` is the least relative error with which one who knows all sums and
+    weights has anybody's update, this round's sum included, as far as this site can tell from its own
+    (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
+    metrics of the study's task on this site's test part, of which accuracy stands by itself too. ``pull`` is that of a
+    local finish, None where it kept the shared model. ``absences`` names every contributor of the roster that is not
+    in the round, at the requester alone.
+    """
+
     requester_norm: float | None = None
     clipped: bool | None = None
     bytes_up: int = 0
@@ -206,27 +221,18 @@ def append_record(path: Path, record: RoundRecord) -> None:
 
 def read_metrics(path: Path) -> tuple[RoundRecord, ...]:
     """All complete records of a metrics file."""
-    if not path.exists():
-        return ()
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return tuple(RoundRecord.model_validate_json(line) for line in lines[:-1] if line.endswith("}"))
+    return tuple(RoundRecord.model_validate_json(line) for line in _whole_lines(path))
 
 
 def last_metrics(path: Path) -> RoundRecord | None:
-    """The last complete record of a metrics file, however long that is; None before the first one."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        end, size = file.seek(0, os.SEEK_END), _TAIL_BYTES
-        while True:
-            begin = max(0, end - size)
-            file.seek(begin)
-            lines = file.read(end - begin).split(b"\n")[:-1]  # what follows the last line's end is not complete
-            whole = lines if begin == 0 else lines[1:]
-            found = next((line for line in reversed(whole) if line.endswith(b"}")), None)
-            if found is not None or begin == 0:
-                return None if found is None else RoundRecord.model_validate_json(found)
-            size *= 2
+    """The last complete record of a metrics file; None before the first one. No other one is parsed."""
+    lines = _whole_lines(path)
+    return RoundRecord.model_validate_json(lines[-1]) if lines else None
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # behind the last end nothing is complete
+    return [line for line in lines if line.endswith(b"}")]
 
 
 _SHARED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.DISCARDED})
@@ -241,18 +247,22 @@ class Reward(BaseModel):
     weights: float | None
 
 
+def rewards_in(sums: Sequence[Mapping[str, float | None]]) -> tuple[Reward, ...]:
+    """Every site's part in released sums, each given as the weight of every site in it, None where it is unknown."""
+    names = dict.fromkeys(name for weights in sums for name in weights)
+    return tuple(_reward(name, [weights[name] for weights in sums if name in weights]) for name in names)
+
+
 def rewards_of(records: Sequence[RoundRecord], own: str, requester: str) -> tuple[Reward, ...]:
     """The sites that took part in a released sum of updates, the requester first, then in the order of the lists.
 
     A round that is recorded twice, by a crash in between, counts once. The requester's weight is 1 unless the list
     says another.
     """
-    sums = {one.round: one for one in records if one.state in _SHARED and one.purpose.plan.steps_model}.values()
-    weights: dict[str, list[float | None]] = {}
-    for record in sums:
-        for name in record.took_part:
-            weights.setdefault(name, []).append(_weight(name, record, own, requester))
-    return tuple(_reward(name, of) for name, of in weights.items())
+    rounds = {one.round: one for one in records if one.state in _SHARED and one.purpose.plan.steps_model}
+    return rewards_in(
+        [{name: _weight(name, record, own, requester) for name in record.took_part} for record in rounds.values()]
+    )
 
 
 def _reward(site: str, weights: Sequence[float | None]) -> Reward:

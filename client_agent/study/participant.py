@@ -40,8 +40,8 @@ from client_agent.study.summary import (
     asked_of_classes,
     asked_of_columns,
     encode_summary,
-    opened_summary,
     site_columns,
+    summary_of,
 )
 from host.audit_log import Action, AuditLog
 from host.files import MemoryFile, write_durably
@@ -570,7 +570,8 @@ class Participant:
                     "counted": CountedClasses(study_digest=self.study_digest, round=number, totals=totals)
                 }
             else:
-                summary = opened_summary(self.study, past, self._outputs().open_summary(past))
+                sites, table = past.release_set.message.sites, self._outputs().open_summary(past)
+                summary = summary_of(self.study, number, sites=sites, table=table)
                 self.journal.write(self.journal.folder / SUMMARY_FILE, summary)
                 found = {"summarised": number}
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)

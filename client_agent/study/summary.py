@@ -15,7 +15,6 @@ from protocol.messages.specifications import summarised
 from protocol.policy.site_policy import SitePolicy
 from protocol.protection.interface import Encoded
 from protocol.protection.shares import encode_integers
-from protocol.rounds.evidence import PastRelease
 from protocol.summary.protection import (
     OwnColumn,
     Protection,
@@ -55,17 +54,13 @@ def spec_of(study: Study) -> SummarySpec:
     return study.summary
 
 
-def opened_summary(study: Study, past: PastRelease, table: TableOne) -> Summary:
-    """As it is kept at every site of the round."""
-    spec = spec_of(study)
-    return Summary(
-        study=study.name,
-        round=past.announcement.round,
-        sites=past.release_set.message.sites,
-        least_examples=spec.least_examples,
-        rounded_to=spec.rounded_to,
-        table=table,
-    )
+def summary_of(
+    study: Study, number: int, sites: tuple[str, ...] = (), table: TableOne | None = None, problem: str = ""
+) -> Summary:
+    """The summary as a site keeps it: the sites of the round and their table, or why there is none."""
+    least, to = spec_of(study).least_examples, spec_of(study).rounded_to
+    found = {"sites": sites, "table": table, "problem": problem}
+    return Summary(study=study.name, round=number, least_examples=least, rounded_to=to, **found)
 
 
 def site_columns(study: Study, folder: Path) -> tuple[Values, ...]:

@@ -14,11 +14,19 @@ from contextlib import contextmanager, suppress
 
 
 class TunnellingProxy:
-    """Speaks for itself until the tunnel stands; ``answer`` replaces its answer, byte for byte."""
+    """Speaks for itself until the tunnel stands; ``answer`` replaces its answer, byte for byte.
+
+    ``to``: it is no proxy, and passes all on to there.
+    """
 
     def __init__(
-        self, credentials: str | None = None, answer: bytes | None = None, at: tuple[str, int] = ("127.0.0.1", 0)
+        self,
+        credentials: str | None = None,
+        answer: bytes | None = None,
+        at: tuple[str, int] = ("127.0.0.1", 0),
+        to: tuple[str, int] | None = None,
     ) -> None:
+        self._to = to
         self.asked: list[str] = []
         self.bytes_up = self.bytes_down = 0
         self._told = None if credentials is None else base64.b64encode(credentials.encode()).decode()
@@ -46,6 +54,8 @@ class TunnellingProxy:
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError):
+            if self._to is not None:
+                return self._join(client, socket.create_connection(self._to))
             head = b""
             while not head.endswith(b"\r\n\r\n"):
                 piece = client.recv(4096)
@@ -64,12 +74,15 @@ class TunnellingProxy:
                 server = socket.create_connection((host.strip("[]"), int(port)))
             except OSError:
                 return self._say(client, b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
-            self._open.append(server)
             answer = b"HTTP/1.1 200 Connection established\r\n\r\n"
             self.bytes_down += len(answer)
             client.sendall(answer)
-            threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
-            self._pump(client, server, True)
+            self._join(client, server)
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        self._open.append(server)
+        threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+        self._pump(client, server, True)
 
     def _say(self, client: socket.socket, answer: bytes) -> None:
         client.sendall(answer)
