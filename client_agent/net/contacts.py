@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import httpx
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from host.files import write_durably
+from host.frozen import Frozen
 from host.network import why_unreachable
 from protocol.errors import StorageFull
 
@@ -25,13 +26,12 @@ CLOCK_ERROR_S: Final = 1.0
 _WRITTEN_EVERY_S: Final = 30.0
 
 
-class Contact(BaseModel):
+class Contact(Frozen):
     """One server: its last answer, and since when and why there is none; times are since 1970.
 
     ``ahead_s``: by how much this machine's clock was ahead, give or take ``CLOCK_ERROR_S`` and an answer's way.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     server: str
     reached_at_s: float | None = None
     ahead_s: float | None = None

@@ -26,9 +26,10 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from host.files import is_full, new_folder, sync_folder, write_durably, write_pieces
+from host.frozen import Frozen
 from protocol.errors import StorageFull
 
 OPEN_BYTES: Final = 8 * 2**20
@@ -39,6 +40,7 @@ HANDSHAKE: Final = "handshake"
 CONNECTION: Final = "connection"
 SUMMED: Final = frozenset({HANDSHAKE, CONNECTION, "list studies", "view"})
 """Purposes of an agent's requests whether or not anything happens."""
+_BYTES: Final = ("body_sent_bytes", "body_received_bytes", "socket_sent_bytes", "socket_received_bytes")
 _HOUR_S: Final = 3600
 _HOURS_LINE_BY_LINE: Final = 2
 _AGAIN_AFTER_LINES: Final = 100
@@ -46,14 +48,12 @@ Lines = list[bytes]
 H = TypeVar("H", bound=BaseModel)
 
 
-class LedgerEntry(BaseModel):
+class LedgerEntry(Frozen):
     """One exchange, or the sum of ``count`` alike, the last of them begun at ``last_s``.
 
     Body bytes are what HTTP carried; socket bytes are all bytes, headers and TLS included. ``study`` is the one that a
     request was about, None where it was about none.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     time_s: float
     server: str
@@ -75,18 +75,9 @@ class LedgerEntry(BaseModel):
         return int(self.time_s // _HOUR_S)
 
     def and_(self, other: LedgerEntry) -> LedgerEntry:
-        ends = (self.last_s or self.time_s, other.last_s or other.time_s)
-        return self.model_copy(
-            update={
-                "time_s": min(self.time_s, other.time_s),
-                "last_s": max(ends),
-                "count": self.count + other.count,
-                "body_sent_bytes": self.body_sent_bytes + other.body_sent_bytes,
-                "body_received_bytes": self.body_received_bytes + other.body_received_bytes,
-                "socket_sent_bytes": self.socket_sent_bytes + other.socket_sent_bytes,
-                "socket_received_bytes": self.socket_received_bytes + other.socket_received_bytes,
-            }
-        )
+        last_s = max(self.last_s or self.time_s, other.last_s or other.time_s)
+        summed = {name: getattr(self, name) + getattr(other, name) for name in ("count", *_BYTES)}
+        return self.model_copy(update={"time_s": min(self.time_s, other.time_s), "last_s": last_s, **summed})
 
     def line(self) -> bytes:
         return self.model_dump_json(exclude_defaults=True).encode()
@@ -103,27 +94,19 @@ class Totals:
     socket_received_bytes: int = 0
 
     def with_entry(self, entry: LedgerEntry) -> Totals:
-        return Totals(
-            entries=self.entries + entry.count,
-            body_sent_bytes=self.body_sent_bytes + entry.body_sent_bytes,
-            body_received_bytes=self.body_received_bytes + entry.body_received_bytes,
-            socket_sent_bytes=self.socket_sent_bytes + entry.socket_sent_bytes,
-            socket_received_bytes=self.socket_received_bytes + entry.socket_received_bytes,
-        )
+        return Totals(self.entries + entry.count, *(getattr(self, name) + getattr(entry, name) for name in _BYTES))
 
 
-class _Head(BaseModel):
+class _Head(Frozen):
     """Numbered files count up to ``in_bytes`` of file ``file``, the last one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     file: int = 1
     in_bytes: int = 0
 
 
-class _Earlier(BaseModel):
+class _Earlier(Frozen):
     """Files up to this one are in the sums."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     through: int = 0
 
 

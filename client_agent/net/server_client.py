@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import httpx
 import stamina
 
-from client_agent.net.answers import NOTHING_BYTES, LongAnswer
+from client_agent.net.answers import NOTHING_BYTES, Answer, LongAnswer
 from client_agent.net.envelopes import Body, Method
 from client_agent.net.exchange import Way, WrongClock
 from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
@@ -180,7 +180,17 @@ class ServerClient:
     def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
         """As ``get_mail``, streamed to a file. Raises: QuietNow"""
         self._require_open(f"a checkpoint of study {name!r}", most_bytes)
-        self._fetch(self._mail_path(name, topic, recipient, sender), f"mail {topic}", into, most_bytes)
+        path, temporary = self._mail_path(name, topic, recipient, sender), into.with_name(into.name + ".part")
+
+        def stored(answer: Answer) -> None:
+            with temporary.open("wb") as file:
+                file.writelines(answer.pieces(most_bytes))
+
+        try:
+            self._taken("GET", path, _EMPTY, f"mail {topic}", most_bytes, stored)
+            temporary.replace(into)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     @staticmethod
     def _mail_path(name: str, topic: str, recipient: str, sender: str) -> str:
@@ -255,10 +265,7 @@ class ServerClient:
         """
         path = paths.fill(paths.OUTPUT, study=name, round=round_number)
         self._require_open(f"the sum of round {round_number} of study {name!r}", most_bytes)
-        for attempt in self._attempts():
-            with attempt, self._way.exchange(self.operator, "GET", path, _EMPTY, "output", most_bytes) as answer:
-                return take(answer.pieces(most_bytes))
-        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+        return self._taken("GET", path, _EMPTY, "output", most_bytes, lambda answer: take(answer.pieces(most_bytes)))
 
     def contributed(self, nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
         """One page of the rounds of updates that this server has the site's receipts for."""
@@ -281,37 +288,31 @@ class ServerClient:
         most_bytes: int = MAX_CONTROL_BYTES,
         extra_s: float = 0.0,
     ) -> bytes:
-        for attempt in self._attempts():
-            with attempt, self._way.exchange(self.operator, method, path, body, purpose, most_bytes, extra_s) as answer:
-                return answer.whole(most_bytes)
-        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+        return self._taken(method, path, body, purpose, most_bytes, lambda answer: answer.whole(most_bytes), extra_s)
 
-    def _fetch(self, path: str, purpose: str, into: Path, most_bytes: int) -> None:
-        temporary = into.with_name(into.name + ".part")
-        try:
-            for attempt in self._attempts():
-                with (
-                    attempt,
-                    self._way.exchange(self.operator, "GET", path, _EMPTY, purpose, most_bytes) as answer,
-                    temporary.open("wb") as file,
-                ):
-                    for piece in answer.pieces(most_bytes):
-                        file.write(piece)
-            temporary.replace(into)
-        finally:
-            temporary.unlink(missing_ok=True)
+    def _taken(
+        self,
+        method: Method,
+        path: str,
+        body: Body,
+        purpose: str,
+        most_bytes: int,
+        take: Callable[[Answer], T],
+        extra_s: float = 0.0,
+    ) -> T:
+        """Return what ``take`` makes of the answer; it begins anew with every try."""
 
-    def _attempts(self) -> Iterator[stamina.Attempt]:
-        retry = self._retry
-        return iter(
-            stamina.retry_context(
-                on=self._worth_a_retry,
-                attempts=retry.attempts,
-                timeout=retry.total_s,
-                wait_initial=retry.first_wait_s,
-                wait_max=retry.longest_wait_s,
-            )
+        def once() -> T:
+            with self._way.exchange(self.operator, method, path, body, purpose, most_bytes, extra_s) as answer:
+                return take(answer)
+
+        tries = stamina.RetryingCaller(
+            attempts=self._retry.attempts,
+            timeout=self._retry.total_s,
+            wait_initial=self._retry.first_wait_s,
+            wait_max=self._retry.longest_wait_s,
         )
+        return tries(self._worth_a_retry, once)
 
     def _worth_a_retry(self, error: Exception) -> bool | float:
         """The seconds that a Retry-After asks for; else whether to try again after the usual, growing wait."""

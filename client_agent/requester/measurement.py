@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.learning.ridge import JudgedOn, JudgingForm
 from client_agent.requester.openings import AROUND_OPENED, query_vector
 from client_agent.requester.own_update import own_noise
@@ -21,6 +19,7 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
 from host.files import write_pieces
+from host.frozen import Frozen
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation
 from protocol.messages.control import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
@@ -65,10 +64,9 @@ _QUERY: Final = "judging.ring"
 _RECORD: Final = "judging.json"
 
 
-class Judging(BaseModel):
+class Judging(Frozen):
     """The requester's memory of its query: its scale, and what an opened product lacks."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     scale: float
     constant: float
     error_bound: float

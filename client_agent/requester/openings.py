@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
+from host.frozen import Frozen
 from host.randomness import Randomness
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
@@ -71,13 +71,12 @@ AROUND_OPENED: Final = (Point.BEFORE_OPENED_JOURNALLED, Point.AFTER_OPENED_JOURN
 _NOBODY: Final = {"took_part": (), "pairs": ()}
 
 
-class Opened(BaseModel):
+class Opened(Frozen):
     """The values that the requester opened about one attempt, and the release set that follows from them.
 
     Where nothing is summed there is no such set, and nobody took part in what says nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     measured: Measured
     left_out: tuple[str, ...]
     release_set: Signed[ReleaseSet] | None

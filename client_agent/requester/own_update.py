@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.contribution import EncodedFile, journal_encoded
 from client_agent.study.participant import Participant
+from host.frozen import Frozen
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ProtocolViolation
 from protocol.messages.control import Announcement, Purpose
@@ -29,18 +29,16 @@ _NOISE: Final = "own_noise.json"
 _FROM_MEAN: Final = "from_mean.json"
 
 
-class OwnNoise(BaseModel):
+class OwnNoise(Frozen):
     """tr Cov of the clipped update, and its standard error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     variance: float
     error: float
 
 
-class FromMean(BaseModel):
+class FromMean(Frozen):
     """The distance of the update from the plain mean of everybody's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     distance: float
 
 
@@ -91,10 +89,9 @@ _ENCODED: Final = "probe.ring"
 _RECORD: Final = "probe.json"
 
 
-class Probe(BaseModel):
+class Probe(Frozen):
     """||v|| of the clipped probe v, and <g_0, v> with the requester's own clipped update."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     norm: float
     inner_product: float
 

@@ -13,7 +13,6 @@ from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.mail import Notice, read_notice
 from client_agent.study.participant import Participant
-from client_agent.study.release import shown_ends
 from protocol.errors import (
     Clause,
     ConfigurationError,
@@ -163,11 +162,9 @@ class RequesterStudy(Participant):
             views = self.watch.both()
             if views is not None:
                 self.follow_roster(views)
-                shown = shown_ends(views, self.context.roster, self.study_digest)
-                for forged in shown.refused:
-                    self.problem_once(None, forged.detail)
-                if shown.first is not None and self.progress.end is None:
-                    raise StudyOver(shown.first)
+                end = self.ends(views).first
+                if end is not None and self.progress.end is None:
+                    raise StudyOver(end)
                 answer = found(*views)
                 if answer is not None:
                     return answer

@@ -10,12 +10,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.net.server_client import ServerClient
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
+from host.frozen import Frozen
 from protocol.errors import RefusedMessage, UnknownResource
 from protocol.messages.control import (
     Go,
@@ -35,20 +34,18 @@ _B_FIRST = (Side.B, Side.A)
 """A ends the round as soon as it hears that tags failed."""
 
 
-class Said(BaseModel):
+class Said(Frozen):
     """The one word that this requester signed about an attempt's tags."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     go: Signed[Go] | None = None
     failed: Signed[TagsFailed] | None = None
 
 
-class Wrong(BaseModel):
+class Wrong(Frozen):
     """The sites whose tags are wrong; ``server_lied``: a server's word does not fit the other's, or this site's own
     knowledge.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     sites: tuple[str, ...]
     server_lied: bool
 

@@ -11,10 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel
 
 from client_agent.learning.scores import Score
 from host.files import append_durably
+from host.frozen import Frozen
 from protocol.messages.control import ListedWeight, Purpose
 from protocol.rules.interface import Measured
 from protocol.text import printable, printable_lines
@@ -39,10 +40,9 @@ class RoundEnd(StrEnum):
     FINISHED = "finished"
 
 
-class SiteValue(BaseModel):
+class SiteValue(Frozen):
     """A number about one site."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     value: float
 
@@ -51,18 +51,16 @@ def site_values(numbers: Iterable[tuple[str, float]]) -> tuple[SiteValue, ...]:
     return tuple(SiteValue(site=site, value=value) for site, value in numbers)
 
 
-class Phase(BaseModel):
+class Phase(Frozen):
     """Seconds spent in one phase of a round."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     seconds: float
 
 
-class SitePair(BaseModel):
+class SitePair(Frozen):
     """A number about two sites."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     first: str
     second: str
     value: float
@@ -79,10 +77,9 @@ class Absent(StrEnum):
     FAILED_CHECK = "failed_check"
 
 
-class Absence(BaseModel):
+class Absence(Frozen):
     """A site that is not in a round; ``text`` is what it said of it, where it said something."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     why: Absent
     text: Shown = ""
@@ -97,15 +94,13 @@ class Absence(BaseModel):
         return f"{self.site} ({self.why.value.replace('_', ' ')}, as before)"
 
 
-class RoundValues(BaseModel):
+class RoundValues(Frozen):
     """The values that an agent and a simulation record alike of a round: who was left out, and the requester's numbers
     on sites.
 
     ``failed_check`` were left out of the sum by a check, ``declined`` by their own policy. ``alphas`` are the weights
     after the round in full precision; the others are what was opened, empty where the rule does not have it opened.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     failed_check: tuple[str, ...] = ()
     declined: tuple[str, ...] = ()
@@ -199,10 +194,9 @@ class EventKind(StrEnum):
     FINISHED = "finished"
 
 
-class AgentEvent(BaseModel):
+class AgentEvent(Frozen):
     """Something a person may want to see now; ``record`` is set for ROUND."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: EventKind
     site: str
     study: str
@@ -238,10 +232,9 @@ def _whole_lines(path: Path) -> list[bytes]:
 _SHARED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.DISCARDED})
 
 
-class Reward(BaseModel):
+class Reward(Frozen):
     """One site's part in a study; ``weights`` is None where only the site itself knows them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     rounds: int
     weights: float | None

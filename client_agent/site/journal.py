@@ -38,6 +38,7 @@ from client_agent.site.failpoints import Point
 from client_agent.site.letters import CountedClasses
 from host.failpoints import Failpoints
 from host.files import new_folder, sync_folder, write_durably
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Signed, StudyEnd
 from protocol.policy.memory import SiteMemory
@@ -245,18 +246,16 @@ def read_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
 _FILE: Final = "awaited.json"
 
 
-class AwaitedSite(BaseModel):
+class AwaitedSite(Frozen):
     """``why`` as far as the site says, or what to look at there."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     why: Shown
 
 
-class Awaited(BaseModel):
+class Awaited(Frozen):
     """Those that are not ready; ``since_s``, since 1970, is when the study began to wait."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     since_s: float
     sites: tuple[AwaitedSite, ...]
 

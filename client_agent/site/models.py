@@ -18,10 +18,10 @@ from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.study_file import FinishTable
 from client_agent.site.journal import MODEL, StudyJournal, read_tensors, write_tensors
+from host.frozen import Frozen
 
 FINISH: Final = "finish.json"
 SHARED_SCORES: Final = "shared_scores.json"
@@ -29,14 +29,13 @@ _FACTS: Final = "finished.json"
 _VALUES: Final = "finished.safetensors"
 
 
-class FinishedModel(BaseModel):
+class FinishedModel(Frozen):
     """The finish of the model ``shared_version``: ``pull``, None where it stayed as it is, chosen by ``choose``.
 
     ``seen`` and ``held`` count the training examples that the shared rounds had and had not. ``failed``: why there is
     no finished model.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     choose: Literal["held_out", "leave_one_out"]
     shared_version: int
     pull: float | None = None
@@ -82,10 +81,9 @@ class Kept(StrEnum):
     BEST = "best"
 
 
-class KeptModel(BaseModel):
+class KeptModel(Frozen):
     """``version`` of the shared model, and its mean loss on the validation examples where that chose it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     version: int
     validation_loss: float | None = None
 

@@ -24,7 +24,7 @@ from typing import Final
 import httpx
 import stamina
 import structlog
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from client_agent.net.contacts import keep_notes, read_notes
 from client_agent.net.ledger import Ledger
@@ -32,6 +32,7 @@ from client_agent.net.transport import CountingTransport
 from client_agent.settings import AgentSettings, NotifySettings
 from client_agent.site.events import AgentEvent, EventKind, EventSink, ShownLines
 from host.files import read_secret
+from host.frozen import Frozen
 from host.network import why_unreachable
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.text import printable
@@ -42,10 +43,9 @@ _TIMEOUT_S: Final = 20.0
 _FIRST_NOT_DONE: Final = 300
 
 
-class Notice(BaseModel):
+class Notice(Frozen):
     """A study waits for a person: whose, where, and since when (1970). Nothing of it is more than a name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     federation: str
     study: str
@@ -181,10 +181,9 @@ _TRIED_FOR_S: Final = 3 * 86400.0
 _log = structlog.get_logger("agent")
 
 
-class Sent(BaseModel):
+class Sent(Frozen):
     """One study by one way; times are since 1970. ``delivered_at_s`` is None until it went well."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     study_digest: str
     way: str
@@ -279,10 +278,9 @@ PROBLEMS: Final = "problems.json"
 _OVER: Final = frozenset({EventKind.ROUND, EventKind.FINISHED})
 
 
-class Problem(BaseModel):
+class Problem(Frozen):
     """``since_s`` is when this text came first, since 1970; the text says what to do, where somebody can."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     round: int | None = None
     text: ShownLines

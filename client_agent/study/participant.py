@@ -34,7 +34,7 @@ from client_agent.study.contribution import (
 )
 from client_agent.study.privacy_spending import spend
 from client_agent.study.ranking import model_vector
-from client_agent.study.release import Outputs
+from client_agent.study.release import Outputs, ShownEnds, shown_ends
 from client_agent.study.summary import (
     SUMMARY_FILE,
     asked_of_classes,
@@ -156,6 +156,13 @@ class Participant:
                 self.context.held.catch_up(view.roster_changes, self.context.clients[side])
             except MoietyError as refused:
                 self.problem_once(None, refused.detail)
+
+    def ends(self, views: tuple[StudyView, StudyView]) -> ShownEnds:
+        """The ends of the study in both views; a forged one is named once."""
+        shown = shown_ends(views, self.context.roster, self.study_digest)
+        for forged in shown.refused:
+            self.problem_once(None, forged.detail)
+        return shown
 
     def save(self, **changes: object) -> None:
         self.state = self.state.model_copy(update=changes)

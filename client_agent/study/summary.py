@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.site.events import Shown
+from host.frozen import Frozen
 from protocol.errors import ProtocolViolation
 from protocol.messages.control import ColumnRole, Study, SummarySpec, TableSchema
 from protocol.messages.specifications import summarised
@@ -31,13 +30,12 @@ if TYPE_CHECKING:
 SUMMARY_FILE: Final = "summary.json"
 
 
-class Summary(BaseModel):
+class Summary(Frozen):
     """``sites`` are all in the sum, the requester among them; ``problem`` says why there is no table.
 
     ``least_examples`` is the study's: a site may have asked for more. This is not differentially private.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     round: int
     sites: tuple[str, ...] = ()

@@ -104,11 +104,6 @@ def test_a_state_folder_is_one_sites_with_one_key(tmp_path: Path) -> None:
         pass
 
 
-def test_a_seed_needs_servers_on_this_machine(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="a seed makes every secret predictable"):
-        run_agent(settings(tmp_path, "c1", seed=4), threading.Event())
-
-
 def test_a_study_does_not_choose_the_order_of_a_sites_batches(sites: dict[str, Site]) -> None:
     """A requester that knows the order knows which examples an update is of; only the site's own seed fixes it."""
     made = agent(sites["c1"], [])

@@ -26,6 +26,7 @@ from protocol.messages.control import (
 )
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import LeftOut
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import class_weight
 from protocol.sharing import Side
 from tests.unit.client_agent.announced_rounds import announced, post, views
@@ -153,10 +154,22 @@ def test_more_updates_than_the_study_has_rounds_are_declined(bench: Bench) -> No
     )
 
 
-def test_class_counts_are_no_business_of_another_rule(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL) as bench:
-        decision = decided(bench, 1, purpose=Purpose.COUNTS)
-    assert "sums class counts, which this study does not" in decision.reason
+@pytest.mark.parametrize(
+    ("purpose", "opens"),
+    [
+        (Purpose.COUNTS, Needs.NOTHING),
+        (Purpose.SUMMARY, Needs.NOTHING),
+        (Purpose.RANKING, Needs.INNER_PRODUCTS),
+        (Purpose.MEASURE, Needs.PAIRS),
+    ],
+)
+def test_a_round_of_a_purpose_that_the_study_does_not_have_is_declined(
+    tmp_path: Path, purpose: Purpose, opens: Needs
+) -> None:
+    with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL, SitePolicy(may_rank=True)) as bench:
+        decision = decided(bench, 1, purpose=purpose, opens=opens)
+    assert (decision.accepted, decision.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
+    assert f"{purpose.plan.does}, which this study does not" in decision.reason
 
 
 @pytest.mark.parametrize(("grid", "accepted"), [(2, True), (32, False)])

@@ -14,7 +14,7 @@ from client_agent.requester.admission import await_contributors
 from client_agent.site.events import EventKind
 from client_agent.site.letters import StudyRefusal
 from client_agent.study.mail import read_notice, senders
-from protocol.errors import BadSignature, Clause, ErrorCode, PolicyRefusal, Unavailable, WrongRound
+from protocol.errors import BadSignature, Clause, ErrorCode, Unavailable, WrongRound
 from protocol.messages.control import RuleName, RuleSpec, Signed, StudyEndState, StudyProtection, StudyView, sign
 from protocol.messages.letter import LetterKind, Topic, seal_letter
 from protocol.parameters import Needs
@@ -57,11 +57,6 @@ def view(*mail: str, ready: tuple[str, ...] = ()) -> StudyView:
 def hand_views(bench: RequesterBench, seen: StudyView) -> None:
     for side in Side:
         bench.requester.watch.publish(side, seen)
-
-
-def test_only_what_the_policy_forbids_is_refused(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL) as bench:
-        assert refused_study(bench.contributor) is None
 
 
 def test_a_refusing_site_is_never_ready_and_says_why_once(tmp_path: Path) -> None:
@@ -185,10 +180,3 @@ def test_an_agent_that_stops_waits_for_nobody(tmp_path: Path) -> None:
         hand_views(bench, view())
         with pytest.raises(Stopped):
             await_contributors(bench.requester)
-
-
-def test_the_clause_stands_in_front_of_the_reason(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
-        refusal = refused_study(bench.contributor)
-        assert isinstance(refusal, PolicyRefusal)
-        assert refusal.detail.startswith("may_open: ")

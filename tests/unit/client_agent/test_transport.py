@@ -19,7 +19,7 @@ import trustme
 from client_agent.net.answers import UnsignedAnswer
 from client_agent.net.envelopes import SessionKeeper
 from client_agent.net.exchange import WAITS_S, TransportFailure
-from client_agent.net.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
+from client_agent.net.ledger import HANDSHAKE, Ledger, read_ledger
 from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.net.transport import (
     PACED_BYTES,
@@ -236,32 +236,10 @@ def test_an_unknown_certificate_is_refused_and_the_handshake_counted(
     assert request.socket_sent_bytes == 0
 
 
-def test_nobody_listens(connected: Connected) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(httpx.ConnectError):
-        connected.client.get(f"https://127.0.0.1:{port}/x")
-
-
 def test_old_tls_is_refused(tmp_path: Path, ca: trustme.CA) -> None:
     assert tls_context(tmp_path / "ca.pem").minimum_version is ssl.TLSVersion.TLSv1_2
     with pytest.raises(ConfigurationError, match="key 'ca'"):
         tls_context(tmp_path / "missing.pem")
-
-
-def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, connected: Connected) -> None:
-    path = tmp_path / "ledger.jsonl"
-    account = Account()
-    account.tunnelled(10, 20)
-    connected.transport._note(account, method="CLOSE", path="", purpose=CONNECTION)
-    connected.ledger.close()
-    with path.open("a") as file:
-        file.write('{"time_s": 1.0, "ser')
-    again = Ledger(path)
-    again.close()
-    assert again.totals == connected.ledger.totals
-    assert again.totals.socket_sent_bytes == 10
-    assert read_ledger(tmp_path / "none.jsonl") == ()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
