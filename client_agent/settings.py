@@ -82,13 +82,7 @@ REMOVED: Final = {
 }
 """Settings of earlier releases, and what holds instead."""
 _SWITCH: Final = {"true": True, "false": False}
-_NUMBERS: Final = (
-    "seed",
-    "start_when",
-    "bootstrap_samples",
-    "bandwidth_up_bytes_per_s",
-    "bandwidth_down_bytes_per_s",
-)
+_NUMBERS: Final = ("seed", "start_when", "bootstrap_samples", "bandwidth_up_bytes_per_s", "bandwidth_down_bytes_per_s")
 ArchitectureName = Annotated[str, Field(pattern=r"^monai\.[A-Za-z][A-Za-z0-9_]*$")]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 

@@ -151,13 +151,7 @@ class Openings:
         parameters = study.parameters_in(self._announcement.purpose)
         return agreed, open_all(at_a, at_b, self._numerators(agreed), parameters, opens)
 
-    def judged(
-        self,
-        agreed: AgreedSet,
-        sites: Sequence[OpenedSite],
-        attempt: int,
-        facts: RequesterFacts,
-    ) -> Opened:
+    def judged(self, agreed: AgreedSet, sites: Sequence[OpenedSite], attempt: int, facts: RequesterFacts) -> Opened:
         """Keep those that are in range, no longer than a clipped update can be, and selected by the rule."""
         owner, own = self._owner, self._context.site
         study, opens = owner.study, self._announcement.opens
@@ -179,9 +173,7 @@ class Openings:
         )
         enough = judged.releases(self._announcement.least_contributors)
         return Opened(
-            measured=judged.measured,
-            left_out=judged.failed,
-            release_set=owner.signed(release) if enough else None,
+            measured=judged.measured, left_out=judged.failed, release_set=owner.signed(release) if enough else None
         )
 
     def _numerators(self, agreed: AgreedSet) -> dict[str, int]:

@@ -212,14 +212,13 @@ def _first_agreed(
 def situation(owner: RequesterStudy) -> Situation:
     """Return the situation from which the next round is planned."""
     study, progress, state = owner.study, owner.progress, owner.state
-    contributors = tuple(party.name for party in owner.context.roster.contributors)
-    removed = tuple(one.site for one in progress.welcomed if one.site not in contributors)
+    removed = tuple(one.site for one in progress.welcomed if one.site not in owner.contributors)
     return Situation(
         study=study,
         rule=owner.rule,
         rule_state=progress.rule_state,
         memory=progress.memory,
-        contributors=contributors,
+        contributors=owner.contributors,
         away=(*progress.dropped, *progress.tags_wrong, *removed),
         model_version=state.model_version or 0,
         least_isolation=owner.context.policy.least_isolation,
@@ -242,8 +241,7 @@ def _model_digest(owner: RequesterStudy, round_number: int) -> str:
 
 
 def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list: WeightList) -> None:
-    contributors = tuple(party.name for party in owner.context.roster.contributors)
-    terms = Terms(owner.study.parameters, contributors, owner.rule, owner.context.policy)
+    terms = Terms(owner.study.parameters, owner.contributors, owner.rule, owner.context.policy)
     check_for_every_site(announcement, weight_list, terms, owner.progress.memory)
 
 

@@ -13,14 +13,7 @@ from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.mail import Notice, read_notice
 from client_agent.study.participant import Participant
-from protocol.errors import (
-    Clause,
-    ConfigurationError,
-    PolicyRefusal,
-    RefusedMessage,
-    Unavailable,
-    UnknownResource,
-)
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal, RefusedMessage, Unavailable, UnknownResource
 from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
 from protocol.messages.letter import LetterKind, Topic
 from protocol.policy.memory import remember_skip
@@ -147,11 +140,7 @@ class RequesterStudy(Participant):
             reason=reason[:_REASON_CHARACTERS],
         )
         self.journal.reach(Point.BEFORE_END_JOURNALLED)
-        self.keep(
-            end=self.signed(end),
-            why=f"{state.value}: {why or reason}",
-            alone=state is StudyEndState.LOCAL_ONLY,
-        )
+        self.keep(end=self.signed(end), why=f"{state.value}: {why or reason}", alone=state is StudyEndState.LOCAL_ONLY)
         self.journal.reach(Point.AFTER_END_JOURNALLED)
         self.event(EventKind.STUDY, None, self.progress.why)
 

@@ -346,12 +346,7 @@ def _require_time(pair: Pair, now_s: float) -> None:
 
 def _require_of(pair: Pair, cards: tuple[OperatorCard, OperatorCard]) -> None:
     for one, card in zip(pair, cards, strict=True):
-        if (one.federation, one.side, one.operator, one.url) != (
-            card.federation,
-            card.side,
-            card.party.name,
-            card.url,
-        ):
+        if (one.federation, one.side, one.operator, one.url) != (card.federation, card.side, card.party.name, card.url):
             raise ConfigurationError(
                 f"the invitation of {one.operator!r} and its card disagree: it was changed; copy it once more"
             )

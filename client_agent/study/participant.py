@@ -350,6 +350,11 @@ class Participant:
         roster = self.context.roster
         return next(party for party in roster.sites if party.name == roster.requester)
 
+    @property
+    def contributors(self) -> tuple[str, ...]:
+        """The roster's contributors, by name and in its order."""
+        return tuple(party.name for party in self.context.roster.contributors)
+
     def signed(self, message: M) -> Signed[M]:
         """A message with this site's signature."""
         return sign(message, self.context.site, self.context.keys.signing)

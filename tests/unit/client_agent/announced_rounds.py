@@ -36,6 +36,7 @@ from tests.unit.client_agent.federation import (
     keys,
     operator_keys,
     study,
+    study_view,
     weight_list,
 )
 
@@ -132,10 +133,4 @@ def welcome_mail(
     box = bench.servers[Side.A].mail
     box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", of, REQUESTER, party, version)
     box[f"checkpoint-{version}/every-site"] = seal_checkpoint(data, bytes.fromhex("55" * 32))
-    return StudyView(
-        study="unit",
-        study_digest=of,
-        cursor=1,
-        ready=(),
-        mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"),
-    )
+    return study_view(of, mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"))

@@ -26,6 +26,7 @@ from protocol.messages.control import (
     StudyEnd,
     StudyEndState,
     StudyState,
+    StudyView,
     TrainingSpec,
     WeightList,
     countersign,
@@ -159,6 +160,12 @@ def ended_round(
     for side in signers:
         signed = countersign(signed, operator_keys(side).name, operator_keys(side).signing)
     return signed
+
+
+def study_view(study_digest: str = DIGEST, **shown: object) -> StudyView:
+    """One server's view of the study: nobody is ready and no letter waits, unless ``shown`` says otherwise."""
+    fields = {"study": "unit", "study_digest": study_digest, "cursor": 1, "ready": (), "mail": ()}
+    return StudyView(**{**fields, **shown})  # type: ignore[arg-type]
 
 
 def ended_as(state: StudyState, study_digest: str) -> Signed[StudyEnd] | None:

@@ -471,11 +471,7 @@ def test_an_announcement_names_the_sites_key_exactly_for_encrypted_updates() -> 
     check_key(counts, ENCRYPTED_STUDY, KEY)
     check_key(shared, SHARES, None)
     other = ANNOUNCED.model_copy(update={"ckks_key_id": "ab" * 16})
-    for wrong, of, key in (
-        (shared, ENCRYPTED_STUDY, KEY),
-        (other, ENCRYPTED_STUDY, KEY),
-        (ANNOUNCED, SHARES, None),
-    ):
+    for wrong, of, key in ((shared, ENCRYPTED_STUDY, KEY), (other, ENCRYPTED_STUDY, KEY), (ANNOUNCED, SHARES, None)):
         with pytest.raises(AnnouncementMismatch, match="names the CKKS key"):
             check_key(wrong, of, key)
 

@@ -69,11 +69,7 @@ class Lines(CountingTransport):
         times = iter((*clock[:-1], *(clock[-1] for _ in range(1000))))
         self.pages = Pages()
         super().__init__(
-            "server",
-            ssl.create_default_context(),
-            cast(Ledger, self.pages),
-            most=most,
-            monotonic=lambda: next(times),
+            "server", ssl.create_default_context(), cast(Ledger, self.pages), most=most, monotonic=lambda: next(times)
         )
         self._left = list(lines)
         self.closes_meanwhile = False

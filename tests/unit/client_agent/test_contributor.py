@@ -62,7 +62,7 @@ from tests.unit.client_agent.announced_rounds import (
     welcome_mail,
 )
 from tests.unit.client_agent.benches import SITE_KEY, Bench, contributor_bench, requester_bench
-from tests.unit.client_agent.federation import ended_as, ended_round, keys, operator_keys
+from tests.unit.client_agent.federation import ended_as, ended_round, keys, operator_keys, study_view
 
 
 def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: Bench) -> None:
@@ -76,38 +76,19 @@ def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: 
 
 
 Change = Callable[[WeightList], tuple[RoundView, RoundView]]
+MISMATCH = ErrorCode.ANNOUNCEMENT_MISMATCH
 
 
 @pytest.mark.parametrize(
     ("change", "code", "reason"),
     [
-        (
-            lambda w: views(announced(w), announced(w, closes_at_s=5)),
-            ErrorCode.ANNOUNCEMENT_MISMATCH,
-            "the two servers show different announcements",
-        ),
+        (lambda w: views(announced(w), announced(w, closes_at_s=5)), MISMATCH, "the two servers show different"),
         (lambda w: views(announced(w), requester="c2"), ErrorCode.BAD_SIGNATURE, "signature of 'r0' is missing"),
-        (
-            lambda w: views(announced(w, study_digest="00" * 32)),
-            ErrorCode.ANNOUNCEMENT_MISMATCH,
-            "for another study or round",
-        ),
-        (
-            lambda w: views(announced(w, weight_list_digest="00" * 32)),
-            ErrorCode.ANNOUNCEMENT_MISMATCH,
-            "the weight list is not the announced one",
-        ),
-        (
-            lambda w: views(announced(w, model_digest="00" * 32)),
-            ErrorCode.MODEL_DIVERGED,
-            "this site's model 0 is not the requester's",
-        ),
+        (lambda w: views(announced(w, study_digest="00" * 32)), MISMATCH, "for another study or round"),
+        (lambda w: views(announced(w, weight_list_digest="00" * 32)), MISMATCH, "is not the announced one"),
+        (lambda w: views(announced(w, model_digest="00" * 32)), ErrorCode.MODEL_DIVERGED, "is not the requester's"),
         (lambda w: views(announced(w, model_version=2)), Clause.MODEL_BEHIND, "this site has 0"),
-        (
-            lambda w: views(announced(w, least_contributors=2)),
-            Clause.LEAST_NUMBER,
-            "least_number",
-        ),
+        (lambda w: views(announced(w, least_contributors=2)), Clause.LEAST_NUMBER, "least_number"),
     ],
 )
 def test_what_does_not_hold_is_declined_with_the_reason(
@@ -145,8 +126,7 @@ def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""])
 def test_a_topic_that_names_no_version_is_no_welcome(bench: Bench, number: str) -> None:
     """One server's list of letters is its word alone, and must not end the look at both views."""
-    shown = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=(f"welcome-{number}/r0",))
-    bench.contributor.take_welcome(shown)
+    bench.contributor.take_welcome(study_view(DIGEST, mail=(f"welcome-{number}/r0",)))
     assert bench.servers[Side.A].sent == {}
 
 
@@ -255,9 +235,7 @@ def test_a_site_that_missed_a_rounds_end_needs_proof_before_the_next_on_the_same
 
 
 def seen(state: StudyState, current: RoundView) -> StudyView:
-    return StudyView(
-        study=STUDY.name, study_digest=DIGEST, end=ended_as(state, DIGEST), cursor=1, ready=(), mail=(), current=current
-    )
+    return study_view(DIGEST, end=ended_as(state, DIGEST), current=current)
 
 
 @pytest.mark.parametrize("old", list(Side))
@@ -479,7 +457,7 @@ FORGED = {
 
 
 def ended_view(shown: Signed[StudyEnd] | None) -> StudyView:
-    return StudyView(study=STUDY.name, study_digest=DIGEST, end=shown, cursor=1, ready=(), mail=())
+    return study_view(DIGEST, end=shown)
 
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=[name.replace(" ", "-") for name in FORGED])

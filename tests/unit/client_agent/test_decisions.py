@@ -212,8 +212,7 @@ def test_what_a_plugin_raises_in_a_round_stays_at_its_site(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("rule", "opens", "accepted"),
-    [(RuleName.MULTI_KRUM, Needs.PAIRS, True), (RuleName.FEDAVG, Needs.NOTHING, False)],
+    ("rule", "opens", "accepted"), [(RuleName.MULTI_KRUM, Needs.PAIRS, True), (RuleName.FEDAVG, Needs.NOTHING, False)]
 )
 def test_being_left_out_says_nothing_where_the_rule_selects(
     tmp_path: Path, rule: RuleName, opens: Needs, accepted: bool

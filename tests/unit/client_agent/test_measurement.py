@@ -182,10 +182,7 @@ class TestDriving:
 
     @pytest.mark.parametrize(
         ("error", "reason"),
-        [
-            (UnknownResource("gone"), "one server lost its half of what is opened"),
-            (BadSignature("whose"), ""),
-        ],
+        [(UnknownResource("gone"), "one server lost its half of what is opened"), (BadSignature("whose"), "")],
     )
     def test_a_half_that_is_gone_is_lost_and_evidence_that_does_not_hold_ends_the_study(
         self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str

@@ -22,7 +22,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study
+from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study, study_view
 
 STUDY = study()
 DIGEST = STUDY.digest()
@@ -44,14 +44,7 @@ def letter_of(folder: Path) -> bytes:
 
 
 def view(*mail: str, ready: tuple[str, ...] = ()) -> StudyView:
-    return StudyView(
-        study="unit",
-        study_digest=DIGEST,
-        cursor=1,
-        ready=ready,
-        mail=mail,
-        current=None,
-    )
+    return study_view(DIGEST, ready=ready, mail=mail)
 
 
 def hand_views(bench: RequesterBench, seen: StudyView) -> None:

@@ -38,7 +38,6 @@ from protocol.messages.control import (
     RuleName,
     Signed,
     StudyEndState,
-    StudyView,
     require_signatures,
     sign,
 )
@@ -65,6 +64,7 @@ from tests.unit.client_agent.federation import (
     release,
     signed_by_both,
     study,
+    study_view,
     weight_list,
 )
 from tests.unit.client_agent.test_decisions import MODEL as SMALL_MODEL
@@ -138,19 +138,8 @@ def test_a_site_that_lacks_evidence_or_pauses_stays_listed(requester: Requester,
     """Whatever the text says: only the clause decides."""
     said = f"{Clause.OUTCOME_UNKNOWN.value}: the requester's own contribution is missing"
     changes = requester.after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
-    later = (
-        Clause.MEMORY_UNRECONCILED,
-        Clause.BUDGET_UNRECONCILED,
-        Clause.KEYS_RENEWED,
-        Clause.QUIET_HOURS,
-    )
-    lacks = (
-        Clause.OUTCOME_UNKNOWN,
-        Clause.MODEL_BEHIND,
-        Clause.ISOLATION,
-        Clause.PAUSED,
-        *later,
-    )
+    later = (Clause.MEMORY_UNRECONCILED, Clause.BUDGET_UNRECONCILED, Clause.KEYS_RENEWED, Clause.QUIET_HOURS)
+    lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.ISOLATION, Clause.PAUSED, *later)
     assert changes["dropped"] == (() if clause in lacks else ("c2",))
 
 
@@ -205,7 +194,7 @@ def attested(requester: Requester, past: PastRelease, site: str, **changes: obje
 
 def show(requester: Requester, mail: list[str], patch: pytest.MonkeyPatch) -> None:
     """Both views, at a clock that goes on by ten seconds with every look."""
-    view = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=tuple(mail))
+    view = study_view(DIGEST, mail=tuple(mail))
     patch.setattr(requester.watch, "both", lambda: (view, view))
     patch.setattr(requester.watch, "wait", lambda *_: None)
     requester.context = replace(requester.context, clock=ToldClock(count(0, 10).__next__))

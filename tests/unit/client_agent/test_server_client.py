@@ -40,7 +40,7 @@ from protocol.messages.control import (
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
-from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
+from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study, study_view
 
 # --- server client ----------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ def _quiet() -> None:
 
 
 def view() -> StudyView:
-    return StudyView(study="unit", study_digest=DIGEST, cursor=7, ready=(), mail=())
+    return study_view(cursor=7)
 
 
 def raw(transport: Handler, attempts: int = 3) -> ServerClient:
@@ -187,8 +187,7 @@ def test_it_gives_up_after_its_attempts(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "refusal"),
-    [(403, "not_listed", errors.NotListed), (413, "too_large", errors.TooLarge)],
+    ("status", "code", "refusal"), [(403, "not_listed", errors.NotListed), (413, "too_large", errors.TooLarge)]
 )
 def test_a_refusal_that_the_server_signed_is_not_repeated(status: int, code: str, refusal: type[MoietyError]) -> None:
     """Also where it says what the client says itself of an answer of which nobody signed the length."""

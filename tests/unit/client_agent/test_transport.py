@@ -21,15 +21,7 @@ from client_agent.net.envelopes import SessionKeeper
 from client_agent.net.exchange import WAITS_S, TransportFailure
 from client_agent.net.ledger import HANDSHAKE, Ledger, read_ledger
 from client_agent.net.server_client import RetryPolicy, ServerClient
-from client_agent.net.transport import (
-    PACED_BYTES,
-    Account,
-    CountedStream,
-    CountingTransport,
-    Pace,
-    Paces,
-    tls_context,
-)
+from client_agent.net.transport import PACED_BYTES, Account, CountedStream, CountingTransport, Pace, Paces, tls_context
 from host.network import WebProxy, why_unreachable
 from protocol.channel.signing import DigestField
 from protocol.errors import ConfigurationError
