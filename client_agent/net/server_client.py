@@ -154,9 +154,7 @@ class ServerClient:
         return StudyView.parse(self._send("GET", path, _EMPTY, "view", extra_s=wait_s))
 
     def news(self, name: str, known: StudyView, wait_s: float) -> StudyView | None:
-        """The view once a contributor has something else to act on than in the ``known`` one; None if it has not in
-        ``wait_s``.
-        """
+        """The view once a contributor has something else to act on than in ``known``; None if not in ``wait_s``."""
         path = f"{paths.fill(paths.VIEW, study=name)}?after={known.cursor}&wait_s={wait_s:g}&news={news_of(known)}"
         answer = self._send("GET", path, _EMPTY, "view", extra_s=wait_s)
         return StudyView.parse(answer) if answer else None

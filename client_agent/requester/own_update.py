@@ -43,9 +43,7 @@ class FromMean(Frozen):
 
 
 def learns_from(rule: Rule, purpose: Purpose) -> bool:
-    """Return whether a rule that weighs by risk learns from such a round: from measurements, or from every sum of
-    updates.
-    """
+    """Return whether a rule that weighs by risk learns from such a round: a measurement, or any sum of updates."""
     return isinstance(rule, RiskRule) and purpose is (Purpose.MEASURE if rule.measures else Purpose.UPDATE)
 
 

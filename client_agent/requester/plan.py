@@ -266,9 +266,7 @@ def plan_round(owner: RequesterStudy) -> RoundPlan | None:
 
 
 def after_summary(owner: RequesterStudy, settled: Settled, announcement: Announcement) -> dict[str, object]:
-    """Return the requester's state after a summary: summarised, one more try without those who declined, or no more
-    tries.
-    """
+    """Return the requester's state after a summary: it is here, tried once more without who declined, or given up."""
     number, tries = announcement.round, owner.progress.summary_rounds + 1
     declined = {refused.site for refused in settled.declines if not refused.passes}
     changes: dict[str, object] = {

@@ -42,9 +42,7 @@ class Said(Frozen):
 
 
 class Wrong(Frozen):
-    """The sites whose tags are wrong; ``server_lied``: a server's word does not fit the other's, or this site's own
-    knowledge.
-    """
+    """The sites whose tags are wrong; ``server_lied``: a server's word does not fit the other's or this site's own."""
 
     sites: tuple[str, ...]
     server_lied: bool

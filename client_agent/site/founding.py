@@ -134,9 +134,7 @@ def _taken(joined: Joined, send: Send, clock: Callable[[], float]) -> Signed[Ros
 
 
 def _begun(joined: Joined, there: Signed[Roster]) -> Roster:
-    """Return the roster that this requester signed before, and one operator has already. Raises: RosterRefused,
-    BadSignature
-    """
+    """The roster that this requester signed and one operator has already. Raises: RosterRefused, BadSignature"""
     roster = require_roster(there)
     named = (roster.operator_a, roster.operator_b, roster.party(joined.party.name), roster.requester)
     if named != (joined.cards[0].party, joined.cards[1].party, joined.party, joined.party.name):

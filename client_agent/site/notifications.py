@@ -93,9 +93,7 @@ def ways_of(settings: AgentSettings, ledger: Ledger) -> dict[str, Way]:
 
 
 def described(settings: AgentSettings) -> str:
-    """Describe where notifications go, for people; secrets and certificates are read as a start would. Raises:
-    ConfigurationError
-    """
+    """Describe where notifications go; secrets and certificates are read as at a start. Raises: ConfigurationError"""
     told, found = settings.notify, []
     if told.webhook is not None and told.webhook_secret is not None:
         _secret("webhook_secret", told.webhook_secret)

@@ -170,9 +170,7 @@ class Training(Frozen):
 
 
 class Spent(Frozen):
-    """The contents of the file. ``uncovered``: rounds without noise, or whose count was lost, that an operator goes on
-    after.
-    """
+    """The file's contents. ``uncovered``: rounds without noise or without their count, which an operator accepted."""
 
     trainings: tuple[Training, ...] = ()
     uncovered: tuple[RoundName, ...] = ()

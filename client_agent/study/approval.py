@@ -52,9 +52,7 @@ class Approval(Frozen):
 
 
 def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
-    """Return the word on this very study; None before there is one. Raises: ConfigurationError where it was of another
-    one
-    """
+    """The word on this study; None before there is one. Raises: ConfigurationError where it was on another one"""
     found = journal.read(journal.folder / _FILE, Approval)
     if found is not None and found.study_digest != study_digest:
         raise ConfigurationError(

@@ -446,9 +446,7 @@ class Participant:
         return encoded
 
     def questions(self, purpose: Purpose) -> tuple[Question, ...]:
-        """Return the questions of a round of class counts or of a summary to this site's data. Raises:
-        ConfigurationError
-        """
+        """The questions of class counts or of a summary to this site's data. Raises: ConfigurationError"""
         context, key = self.context, self.context.cohorts.rounding_key()
         if purpose is Purpose.COUNTS:
             return (asked_of_classes(self.study, context.data, self.learner.class_counts(), key),)

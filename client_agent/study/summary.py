@@ -101,9 +101,7 @@ def asked_of_columns(study: Study, folder: Path, policy: SitePolicy, key: bytes)
 
 
 def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: bytes) -> Question:
-    """Return the question of class counts to the column of classes; without a schema it may be any. Raises:
-    ConfigurationError
-    """
+    """The question of class counts; without a schema it may be about any column. Raises: ConfigurationError"""
     from client_agent.data.rows import kept_own_columns
 
     schema = study.data_schema
