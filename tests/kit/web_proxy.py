@@ -9,14 +9,14 @@ import base64
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 
 class TunnellingProxy:
     """Speaks for itself until the tunnel stands; ``answer`` replaces its answer, byte for byte.
 
-    ``to``: it is no proxy, and passes all on to there.
+    With ``to`` it is no proxy: it passes every byte on to there.
     """
 
     def __init__(
@@ -33,11 +33,26 @@ class TunnellingProxy:
         self._answer = answer
         self._listener = socket.create_server(at)
         self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http://127.0.0.1:{self.port}"
+
+    def join(self) -> None:
+        """Wait until all connections so far have ended, and every byte of them was counted."""
+        for thread in self._threads:
+            thread.join(5)
+
+    def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def close(self) -> None:
         for one in (self._listener, *self._open):
@@ -50,7 +65,7 @@ class TunnellingProxy:
             while True:
                 client, _ = self._listener.accept()
                 self._open.append(client)
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                self._spawn(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError):
@@ -81,7 +96,7 @@ class TunnellingProxy:
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
         self._open.append(server)
-        threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+        self._spawn(self._pump, server, client, False)
         self._pump(client, server, True)
 
     def _say(self, client: socket.socket, answer: bytes) -> None:

@@ -259,11 +259,6 @@ def test_after_closing_nothing_is_sent() -> None:
         server.view("unit")
 
 
-def test_no_server_refuses_by_a_sites_policy() -> None:
-    body = json.dumps({"code": ErrorCode.POLICY_REFUSAL.value, "detail": "may_open: no"}).encode()
-    assert type(problem_to_error(409, body, "a")) is RefusedMessage
-
-
 OF_ANOTHER = {
     *(ErrorCode.POLICY_REFUSAL, ErrorCode.CONFIGURATION, ErrorCode.UNUSABLE_UPDATE, ErrorCode.LOCAL_OPTIMUM),
     *(ErrorCode.PROTOCOL_VIOLATION, ErrorCode.CONSISTENCY_CHECK_FAILED, ErrorCode.CORRELATION_REUSED),

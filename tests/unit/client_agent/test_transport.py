@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from protocol.channel.signing import DigestField
 from protocol.errors import ConfigurationError
 from protocol.messages.paths import SEALED
 from protocol.sharing import Side
-from tests.kit.web_proxy import tunnelling_proxy
+from tests.kit.web_proxy import TunnellingProxy, tunnelling_proxy
 from tests.unit.client_agent.federation import ROSTER, keys
 
 # --- transport --------------------------------------------------------------------------------------------------------
@@ -50,57 +50,6 @@ class Echo(http.server.BaseHTTPRequestHandler):
         return
 
 
-@dataclass
-class Forwarder:
-    """Passes bytes on, and counts them."""
-
-    to: tuple[str, int]
-    up_bytes: int = 0
-    down_bytes: int = 0
-    threads: list[threading.Thread] = field(default_factory=list)
-    sockets: list[socket.socket] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self._spawn(self._accept)
-
-    def _spawn(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self.threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                inner, _ = self.listener.accept()
-            except OSError:
-                return
-            outer = socket.create_connection(self.to)
-            self.sockets += [inner, outer]
-            self._spawn(self._pump, inner, outer, "up_bytes")
-            self._spawn(self._pump, outer, inner, "down_bytes")
-
-    def _pump(self, source: socket.socket, sink: socket.socket, counter: str) -> None:
-        try:
-            while data := source.recv(65536):
-                setattr(self, counter, getattr(self, counter) + len(data))
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        if self.listener.fileno() < 0:
-            return
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for thread in self.threads:
-            thread.join(1)
-        for one in self.sockets:
-            one.close()
-
-
 @pytest.fixture
 def ca(tmp_path: Path) -> trustme.CA:
     made = trustme.CA()
@@ -109,7 +58,7 @@ def ca(tmp_path: Path) -> trustme.CA:
 
 
 @pytest.fixture
-def forwarder(ca: trustme.CA) -> Iterator[Forwarder]:
+def forwarder(ca: trustme.CA) -> Iterator[TunnellingProxy]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(context)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
@@ -117,7 +66,7 @@ def forwarder(ca: trustme.CA) -> Iterator[Forwarder]:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    between = Forwarder(("127.0.0.1", server.server_address[1]))
+    between = TunnellingProxy(to=("127.0.0.1", server.server_address[1]))
     yield between
     between.close()
     server.shutdown()
@@ -144,7 +93,7 @@ def connected(tmp_path: Path, ca: trustme.CA) -> Iterator[Connected]:
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])
 def test_totals_are_the_bytes_at_the_socket(
-    size: int, tmp_path: Path, forwarder: Forwarder, connected: Connected
+    size: int, tmp_path: Path, forwarder: TunnellingProxy, connected: Connected
 ) -> None:
     body = bytes(size)
     for purpose in ("first", "second"):
@@ -154,11 +103,11 @@ def test_totals_are_the_bytes_at_the_socket(
         assert response.content == body
     totals = connected.ledger.totals
     # received: compared while the connection is open; what a server says in closing is not read by anybody
-    assert totals.socket_received_bytes == forwarder.down_bytes
+    assert totals.socket_received_bytes == forwarder.bytes_down
     connected.client.close()
-    forwarder.close()
+    forwarder.join()
     assert connected.ledger.totals == totals
-    assert totals.socket_sent_bytes == forwarder.up_bytes
+    assert totals.socket_sent_bytes == forwarder.bytes_up
     assert totals.body_sent_bytes == totals.body_received_bytes == 2 * size
     handshake, first, second = read_ledger(tmp_path / "ledger.jsonl")
     assert (handshake.purpose, first.purpose, second.purpose) == (HANDSHAKE, "first", "second")
@@ -169,7 +118,7 @@ def test_totals_are_the_bytes_at_the_socket(
 
 
 def test_totals_are_the_bytes_at_the_socket_behind_a_proxy_too(
-    tmp_path: Path, ca: trustme.CA, forwarder: Forwarder
+    tmp_path: Path, ca: trustme.CA, forwarder: TunnellingProxy
 ) -> None:
     """The request for the tunnel and its answer are among them; TLS ends at the server, whose name the proxy learns."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
@@ -186,7 +135,7 @@ def test_totals_are_the_bytes_at_the_socket_behind_a_proxy_too(
     assert ledger.totals.socket_sent_bytes == proxy.bytes_up
 
 
-def test_a_proxy_that_wants_a_password_is_named(tmp_path: Path, ca: trustme.CA, forwarder: Forwarder) -> None:
+def test_a_proxy_that_wants_a_password_is_named(tmp_path: Path, ca: trustme.CA, forwarder: TunnellingProxy) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     with tunnelling_proxy("ward:secret") as proxy:
         transport = CountingTransport("s", tls_context(tmp_path / "ca.pem"), ledger, proxy=WebProxy.parse(proxy.url))
@@ -196,7 +145,7 @@ def test_a_proxy_that_wants_a_password_is_named(tmp_path: Path, ca: trustme.CA, 
     assert "it asks for a user name and password" in why_unreachable(refused.value)
 
 
-def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: Forwarder, connected: Connected) -> None:
+def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: TunnellingProxy, connected: Connected) -> None:
     body = bytes(2_000_000)
     with connected.client.stream("PUT", f"https://127.0.0.1:{forwarder.port}/x", content=body) as response:
         piece = next(response.iter_raw(1000))
@@ -204,7 +153,7 @@ def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: Forwarder
     assert 1000 <= connected.ledger.totals.body_received_bytes < 2_000_000
 
 
-def test_a_broken_exchange_is_in_the_ledger(tmp_path: Path, forwarder: Forwarder, connected: Connected) -> None:
+def test_a_broken_exchange_is_in_the_ledger(tmp_path: Path, forwarder: TunnellingProxy, connected: Connected) -> None:
     with pytest.raises(httpx.TransportError):
         connected.client.get(f"https://127.0.0.1:{forwarder.port}/x")
     _, entry = read_ledger(tmp_path / "ledger.jsonl")
@@ -213,7 +162,7 @@ def test_a_broken_exchange_is_in_the_ledger(tmp_path: Path, forwarder: Forwarder
 
 
 def test_an_unknown_certificate_is_refused_and_the_handshake_counted(
-    tmp_path: Path, forwarder: Forwarder, connected: Connected
+    tmp_path: Path, forwarder: TunnellingProxy, connected: Connected
 ) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     ledger = Ledger(tmp_path / "other.jsonl")
@@ -221,10 +170,10 @@ def test_an_unknown_certificate_is_refused_and_the_handshake_counted(
     with httpx.Client(transport=transport, trust_env=False) as client, pytest.raises(httpx.ConnectError):
         client.get(f"https://127.0.0.1:{forwarder.port}/x")
     ledger.close()
-    forwarder.close()
+    forwarder.join()
     handshake, request = read_ledger(tmp_path / "other.jsonl")
     assert handshake.purpose == HANDSHAKE
-    assert ledger.totals.socket_sent_bytes == forwarder.up_bytes
+    assert ledger.totals.socket_sent_bytes == forwarder.bytes_up
     assert request.socket_sent_bytes == 0
 
 
