@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, Field, StrictInt, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from client_agent.learning.settings import ModelSources, TrainerSettings
 from client_agent.net.quiet_hours import QuietHours
 from host.files import read_secret
+from host.frozen import Frozen
 from host.network import WebProxy
 from host.settings import file_table
 from protocol.configuration import validated
@@ -27,10 +28,9 @@ _SUBMISSION_PORT: Final = 587
 MailAddress = Annotated[str, Field(pattern=r"^[^@\s,;<>\"]+@[^@\s,;<>\"]+$", max_length=254)]
 
 
-class NotifySettings(BaseModel):
+class NotifySettings(Frozen):
     """Whom the agent tells that a study waits for a person. Each description says why the default is what it is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     webhook: str | None = Field(default=None, description="names of studies leave the site, so it is asked for")
     webhook_secret: Path | None = Field(default=None, description="only a webhook has one")
     mail_to: tuple[MailAddress, ...] = Field(default=(), description="as the webhook")
@@ -82,13 +82,7 @@ REMOVED: Final = {
 }
 """Settings of earlier releases, and what holds instead."""
 _SWITCH: Final = {"true": True, "false": False}
-_NUMBERS: Final = (
-    "seed",
-    "start_when",
-    "bootstrap_samples",
-    "bandwidth_up_bytes_per_s",
-    "bandwidth_down_bytes_per_s",
-)
+_NUMBERS: Final = ("seed", "start_when", "bootstrap_samples", "bandwidth_up_bytes_per_s", "bandwidth_down_bytes_per_s")
 ArchitectureName = Annotated[str, Field(pattern=r"^monai\.[A-Za-z][A-Za-z0-9_]*$")]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 

@@ -25,7 +25,6 @@ from protocol.policy.site_policy import check_study_allowed
 from protocol.text import printable
 
 _ASK_AGAIN_S: Final = 1.0
-_LEFT: Final = "a person took this site out of the study"
 
 
 def refused_study(owner: Participant) -> PolicyRefusal | None:
@@ -66,10 +65,8 @@ def approved(owner: Participant) -> bool:
         owner.event(EventKind.STUDY, None, f"waits for a person: moiety agent show {name}, approve {name}")
         _tell_people(owner)
     while word is None and owner.context.asks_people:
-        if owner.journal.left is not None:
-            return _declined(owner, _LEFT)
-        if owner.context.pause(_ASK_AGAIN_S):
-            raise Stopped
+        if not _waited(owner):
+            return False
         word = approval_of(owner.journal, owner.study_digest)
     if word is not None and not word.approved:
         return _declined(owner, f"declined by {printable(word.person)}: {printable(word.reason)}")
@@ -88,10 +85,17 @@ def resumed(owner: Participant) -> bool:
     owner.event(EventKind.STUDY, None, f"paused by a person here: moiety agent resume {owner.study.name}")
     tell_hindrance(owner, paused=True)
     while owner.journal.paused is not None:
-        if owner.journal.left is not None:
-            return _declined(owner, _LEFT)
-        if owner.context.pause(_ASK_AGAIN_S):
-            raise Stopped
+        if not _waited(owner):
+            return False
+    return True
+
+
+def _waited(owner: Participant) -> bool:
+    """Wait a little for a person; False where one took this site out of the study. Raises: Stopped"""
+    if owner.journal.left is not None:
+        return _declined(owner, "a person took this site out of the study")
+    if owner.context.pause(_ASK_AGAIN_S):
+        raise Stopped
     return True
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.site.context import agree_to_cohort, drop_sum, reconcile
 from client_agent.site.events import EventKind
@@ -21,6 +19,7 @@ from client_agent.study.isolation import agree_to_sum, colluders, note_sum, show
 from client_agent.study.mail import fetched, notice
 from client_agent.study.participant import Participant
 from client_agent.study.release import require_outcome
+from host.frozen import Frozen
 from protocol.errors import (
     AnnouncementMismatch,
     Clause,
@@ -57,10 +56,9 @@ from protocol.tags import require_seed
 from protocol.text import printable
 
 
-class Decision(BaseModel):
+class Decision(Frozen):
     """This site's decision about an announced round, before any share was made."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     announcement: Announcement
     weight_list: WeightList | None = None
     accepted: bool
@@ -108,9 +106,7 @@ class Decisions:
             return self.decline(announcement, weight_list, error)
         owner.save(memory=remember_contribution(owner.state.memory, announcement, weight_list))
         decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True, isolation=isolation)
-        owner.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
-        owner.journal.write(path, decision)
-        owner.journal.reach(Point.AFTER_DECISION_JOURNALLED)
+        owner.journal.write(path, decision, (Point.BEFORE_DECISION_JOURNALLED, Point.AFTER_DECISION_JOURNALLED))
         return decision
 
     def _check_mail(self, announcement: Announcement, mail: WeightMail) -> float | None:

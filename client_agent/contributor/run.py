@@ -23,7 +23,7 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
 from client_agent.study.isolation import note_welcomed, show_sum
 from client_agent.study.participant import RETRY_S, Participant
-from client_agent.study.release import ShownEnds, shown_ends, shown_outcome
+from client_agent.study.release import ShownEnds, shown_outcome
 from client_agent.study.transcripts import keep_transcript
 from host.audit_log import Action
 from host.files import write_durably
@@ -159,9 +159,7 @@ class Contributor(Participant):
             self.finish(self._spent, None)
             self.save(refused=True)
             return True
-        shown = shown_ends(views, self.context.roster, self.study_digest)
-        for forged in shown.refused:
-            self.problem_once(None, forged.detail)
+        shown = self.ends(views)
         end = shown.first
         if end is None or self._release_pending(views, shown):
             return False

@@ -36,21 +36,15 @@ def missed_release(owner: Participant, welcome: Welcome) -> bool:
     A site that holds a model takes another only then: otherwise the requester could send the same model as a newer
     one, and all that the policy counts per model would start afresh.
 
-    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    Requires: it is vouched for
     """
     past = welcome.previous
-    if past is None:
-        return False
-    check_release(past, owner.context.roster, owner.study_digest)
-    newer = past.announcement.round > owner.state.memory.last_accepted
-    stepped = past.announcement.purpose.plan.steps_model  # class counts leave the model as it is
-    led_here = stepped and past.announcement.model_version == welcome.model_version - 1
-    return led_here and newer and owner.context.site not in past.agreed_set.message.sites
+    newer = past is not None and past.announcement.round > owner.state.memory.last_accepted
+    return past is not None and newer and owner.context.site not in past.agreed_set.message.sites
 
 
 def vouched(owner: Participant, welcome: Welcome) -> bool:
-    """Return whether enough contributors of the release that led to this model attest it; else this site does so
-    itself.
+    """Return whether enough contributors of the release that led to this model attest it; else name the problem.
 
     Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
     """

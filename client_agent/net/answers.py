@@ -74,9 +74,7 @@ class AskedInSession:
 
 @dataclass(frozen=True)
 class Asked:
-    """The request that an answer must belong to: server, envelope and the request's signature; or the session and the
-    counter.
-    """
+    """The request that an answer must belong to, by its signature or by the session and the counter."""
 
     server: Party
     key: SealingKey

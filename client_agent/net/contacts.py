@@ -6,16 +6,17 @@ By the answers' Date header, whole seconds that nobody signed: it changes nothin
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from host.files import write_durably
+from host.frozen import Frozen
 from host.network import why_unreachable
 from protocol.errors import StorageFull
 
@@ -25,13 +26,12 @@ CLOCK_ERROR_S: Final = 1.0
 _WRITTEN_EVERY_S: Final = 30.0
 
 
-class Contact(BaseModel):
+class Contact(Frozen):
     """One server: its last answer, and since when and why there is none; times are since 1970.
 
     ``ahead_s``: by how much this machine's clock was ahead, give or take ``CLOCK_ERROR_S`` and an answer's way.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     server: str
     reached_at_s: float | None = None
     ahead_s: float | None = None
@@ -40,6 +40,21 @@ class Contact(BaseModel):
 
 
 _FILE: Final = TypeAdapter(tuple[Contact, ...])
+N = TypeVar("N", bound=BaseModel)
+
+
+def read_notes(path: Path, kind: TypeAdapter[tuple[N, ...]]) -> tuple[N, ...]:
+    """Read a file on which nothing rests: empty where it is missing or cannot be read."""
+    try:
+        return kind.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return ()
+
+
+def keep_notes(path: Path, kind: TypeAdapter[tuple[N, ...]], notes: Iterable[N]) -> None:
+    """Replace such a file; a full disk keeps nothing else from going on."""
+    with suppress(OSError, StorageFull):
+        write_durably(path, kind.dump_json(tuple(notes)))
 
 
 class Contacts:
@@ -58,10 +73,11 @@ class Contacts:
 
     def reached(self, server: str, date: str | None) -> None:
         now = self._clock()
-        ahead = _ahead(date, now)
+        ahead_s = clock_ahead_s(date, now)
         with self._lock:
             known = self._known.get(server, Contact(server=server))
-            found = Contact(server=server, reached_at_s=now, ahead_s=known.ahead_s if ahead is None else ahead)
+            ahead_s = known.ahead_s if ahead_s is None else ahead_s - CLOCK_ERROR_S
+            found = Contact(server=server, reached_at_s=now, ahead_s=ahead_s)
             first = known.reached_at_s is None or known.failing_since_s is not None
             self._keep(found, at_once=first)
 
@@ -77,8 +93,7 @@ class Contacts:
         now = self._clock()
         if at_once or not 0 <= now - self._written_at_s < _WRITTEN_EVERY_S:
             self._written_at_s = now
-            with suppress(OSError, StorageFull):  # a full disk keeps no request from its answer
-                write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+            keep_notes(self._path, _FILE, self._known.values())
 
 
 class NotedTransport(httpx.BaseTransport):
@@ -106,15 +121,12 @@ class NotedTransport(httpx.BaseTransport):
 
 
 def read_contacts(path: Path) -> tuple[Contact, ...]:
-    """Read the contacts; empty where the file is missing or cannot be read, since nothing rests on it."""
-    try:
-        return _FILE.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return ()
+    return read_notes(path, _FILE)
 
 
-def _ahead(date: str | None, at_s: float) -> float | None:
+def clock_ahead_s(date: str | None, at_s: float) -> float | None:
+    """Return how far a clock that shows ``at_s`` is ahead of an answer's Date header; None where that says no time."""
     try:
-        return at_s - parsedate_to_datetime((date or "")[:64]).timestamp() - CLOCK_ERROR_S
+        return at_s - parsedate_to_datetime((date or "")[:64]).timestamp()
     except (ValueError, OverflowError, TypeError):
         return None

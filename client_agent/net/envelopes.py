@@ -71,9 +71,7 @@ class Body:
         return replace(self, start=start, length=min(size, self.length - start))
 
     def beginning(self) -> bytes:
-        """Return the part that goes into the envelope: all of a few bytes; of a file, or of many that are sealed, what
-        may hold a public header.
-        """
+        """Return the part for the envelope: a few bytes whole; else what may hold a public header."""
         if isinstance(self.data, bytes):
             follows = self.is_sealed and self.length > _ENCLOSED_WHOLE_BYTES
             return self.data[:_ENCLOSED_OF_FILES] if follows else self.data

@@ -7,20 +7,27 @@ header, which nobody signed, tells a person which clock to look at; it changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any, Final
 
 import httpx
 
 from client_agent.net.answers import PROBLEM_BYTES, Answer, LongAnswer, SessionOver, UnsignedAnswer
-from client_agent.net.envelopes import Closed
+from client_agent.net.contacts import clock_ahead_s
+from client_agent.net.envelopes import Body, Closed, Enclosing, HeldSession, Method, SessionKeeper
 from client_agent.net.quiet_hours import QuietNow
+from host.clock import Clock
 from host.network import why_unreachable
+from host.randomness import SystemRandomness
 from protocol import errors
+from protocol.channel.session import SessionGrant, SessionOffer
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MoietyError, RefusedMessage, TooLarge, Unavailable
+from protocol.messages import paths
+from protocol.messages.control import MAX_CONTROL_BYTES, Party
+from protocol.roster.keyfile import PartyKeys
 from protocol.text import printable
 
 _PAUSE_S: Final = 10.0
@@ -50,13 +57,13 @@ def asked_pause_s(retry_after: str | None, now_s: float) -> float | None:
     text = retry_after.strip()[:64]
     if text.isascii() and text.isdigit():
         return min(float(text), _MOST_ASKED_S)
-    ahead_s = _ahead(text, now_s)
+    ahead_s = clock_ahead_s(text, now_s)
     return None if ahead_s is None else min(max(-ahead_s, 0.0), _MOST_ASKED_S)
 
 
 def wrong_clock(date: str | None, now_s: float, server: str) -> WrongClock | None:
     """Return the remedy when server's and machine's clocks differ by more than a signature lives; else None."""
-    ahead_s = None if date is None else _ahead(date, now_s)
+    ahead_s = clock_ahead_s(date, now_s)
     if ahead_s is None or -MAX_AGE_S + _STEP_S <= ahead_s <= MAX_SKEW_S:
         return None
     how = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
@@ -67,13 +74,8 @@ def wrong_clock(date: str | None, now_s: float, server: str) -> WrongClock | Non
     )
 
 
-def _ahead(date: str, now_s: float) -> float | None:
-    try:
-        return now_s - parsedate_to_datetime(date[:64]).timestamp()
-    except (ValueError, OverflowError, TypeError):
-        return None
-
-
+WAITS_S: Final = {"connect": 30.0, "read": 120.0, "write": 30.0, "pool": 30.0}
+_LONG_POLL_GRACE_S: Final = 30.0
 _UNAUTHORIZED: Final = 401
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
 _FIRST_ERROR: Final = 400
@@ -82,43 +84,127 @@ _ALTERED: Final = (BadSignature, BrokenSeal)
 
 
 class Way:
-    """Requests over one transport, as httpx takes and gives them, and nothing between: no cookies, no redirects.
+    """One site's requests to one server, over a transport as httpx has them: no cookies, no redirects.
 
     httpx's own client looks for both in every answer, and puts every request together from defaults; for a request of
     a few hundred bytes that was a tenth of what an agent spent on it.
     """
 
-    def __init__(self, transport: httpx.BaseTransport, waits_s: Mapping[str, float]) -> None:
-        """``waits_s``: for the connection, for reading, for writing, for a place in the pool, as httpx names them."""
-        self._transport = transport
-        self._waits_s = dict(waits_s)
+    def __init__(
+        self, keys: PartyKeys, transport: httpx.BaseTransport, clock: Callable[[], float], waits: Clock | None
+    ) -> None:
+        """``waits``: the clock on which threads wait for one that opens a session; None: there are no sessions."""
+        drawn = SystemRandomness()  # seeded nonces would repeat after a restart and be refused as replays
         self.is_closed = False
-
-    def post(
-        self, url: str, headers: list[tuple[str, str]], content: Iterator[bytes], longer_s: float, **said: str | None
-    ) -> httpx.Request:
-        """A request whose headers state its length; its answer may take ``longer_s`` more. ``said``: for the ledger."""
-        parsed = _parsed(url)
-        waits = {**self._waits_s, "read": self._waits_s["read"] + longer_s}
-        return httpx.Request(
-            "POST",
-            parsed,
-            headers=[("Host", parsed.netloc.decode("ascii")), *headers],
-            stream=_Content(content),
-            extensions={"timeout": waits, **said},
-        )
-
-    def send(self, request: httpx.Request) -> httpx.Response:
-        """Raises: RuntimeError, once it is closed; httpx.TransportError"""
-        if self.is_closed:
-            raise RuntimeError("the way is closed")
-        return self._transport.handle_request(request)
+        self._transport = transport
+        self._clock = clock
+        self._enclosing = Enclosing(keys, drawn, clock)
+        self._sessions = None if waits is None else SessionKeeper(keys.key_id, drawn, clock, waits)
 
     def close(self) -> None:
         """Requests under way fail."""
         if not self.is_closed:
             self.is_closed = True
             self._transport.close()
+
+    @contextmanager
+    def exchange(
+        self, to: Party, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0
+    ) -> Iterator[Answer]:
+        """One request and its answer, which may come ``extra_s`` later than usual. Control messages are enclosed.
+
+        Raises: what the server refuses with; Unavailable
+        """
+        read_s = WAITS_S["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
+        said: dict[str, Any] = {
+            "timeout": {**WAITS_S, "read": read_s},
+            "purpose": purpose,
+            "study": paths.study_of(path),
+        }
+        answered = partial(self._answered, to, method, path, body, most_bytes, said)
+        try:
+            response, answer = answered(self._sessions if path != paths.SESSION else None)
+        except SessionOver:
+            response, answer = answered(None)
+        try:
+            yield answer
+        except httpx.TransportError as error:
+            raise _failure(to, "broke off", error) from None
+        except BrokenSeal as error:
+            raise UnsignedAnswer(
+                f"what came from server {to.name!r} was altered on its way ({error.detail}); nothing of it was "
+                "applied, and it is fetched again later"
+            ) from None
+        finally:
+            response.close()
+
+    def _answered(
+        self,
+        to: Party,
+        method: Method,
+        path: str,
+        body: Body,
+        most_bytes: int,
+        said: dict[str, Any],
+        sessions: SessionKeeper | None,
+    ) -> tuple[httpx.Response, Answer]:
+        session: HeldSession | None = None
+        response: httpx.Response | None = None
+        try:
+            if sessions is not None:
+                session = sessions.session(to.key_id, partial(self._open_session, to))
+            closed = self._enclosing.closed(to, method, path, body, session)
+            request = self._request(closed, said)
+            if self.is_closed:  # by another thread perhaps, while a session was opened
+                text = f"the connection to server {to.name!r} is closed: the agent is stopping"
+                raise TransportFailure(text)  # noqa: TRY301
+            try:
+                response = self._transport.handle_request(request)
+                answer = self._read(response, closed, to, most_bytes)
+            except TooLarge as error:  # before any signature was seen: nobody vouches for it
+                raise LongAnswer(error.detail) from None
+            return response, _accepted(answer, closed, to)
+        except BaseException as error:
+            if response is not None:
+                response.close()
+            if session is not None and isinstance(error, UnsignedAnswer):
+                session.over = True  # whatever that was: the next request needs nothing of before
+            if isinstance(error, Unavailable) and response is not None:
+                error.asked_pause_s = asked_pause_s(response.headers.get("retry-after"), self._clock())
+            if isinstance(error, httpx.TransportError):
+                raise _failure(to, "cannot be reached" if response is None else "broke off", error) from None
+            raise
+
+    def _request(self, closed: Closed, said: dict[str, Any]) -> httpx.Request:
+        url = _parsed(closed.url)
+        headers = [("Host", url.netloc.decode("ascii")), *closed.headers]
+        return httpx.Request("POST", url, headers=headers, stream=_Content(closed.content), extensions=said)
+
+    def _open_session(self, to: Party, offer: SessionOffer) -> SessionGrant:
+        body = Body.of(offer.canonical())
+        with self.exchange(to, "POST", paths.SESSION, body, "session", MAX_CONTROL_BYTES) as answer:
+            return SessionGrant.parse(answer.whole(MAX_CONTROL_BYTES))
+
+    def _read(self, response: httpx.Response, closed: Closed, to: Party, most_bytes: int) -> Answer:
+        """Raises: WrongClock, when a signature is refused and the server's time explains it; as ``Answer``"""
+        if response.status_code == _UNAUTHORIZED:
+            wrong = wrong_clock(response.headers.get("date"), self._clock(), to.name)
+            if wrong is not None:
+                raise wrong
+        return Answer(response, closed.asked, most_bytes, self._clock)
+
+
+def _accepted(answer: Answer, closed: Closed, to: Party) -> Answer:
+    if answer.status < _FIRST_ERROR:
+        closed.keep(answer.enclosed)
+        return answer
+    error = problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), to.name)
+    if closed.follows and isinstance(error, _ALTERED):
+        raise AlteredBody(
+            f"what was sent to server {to.name!r} did not reach it as it left ({error.detail}); it is sent again: "
+            "if that does not help, look for a proxy on the way that changes bodies"
+        )
+    raise error
 
 
 class _Content(httpx.SyncByteStream):
@@ -134,100 +220,8 @@ class _Content(httpx.SyncByteStream):
 _parsed = lru_cache(maxsize=16)(httpx.URL)
 
 
-class Exchange:
-    """One request and its answer; an answer that is anything but a success raises it."""
-
-    def __init__(
-        self,
-        http: Way,
-        close: Callable[[bool], tuple[httpx.Request, Closed]],
-        server: str,
-        most_bytes: int,
-        clock: Callable[[], float],
-    ) -> None:
-        """``close`` makes the request, in a session if there is one and it may be."""
-        self._http = http
-        self._close_request = close
-        self._clock = clock
-        self._server = server
-        self._most_bytes = most_bytes
-        self._response: httpx.Response | None = None
-
-    def __enter__(self) -> Answer:
-        if self._http.is_closed:
-            raise self._stopping()
-        try:
-            return self._answered(self._close_request(True))
-        except SessionOver:
-            self._close()
-            self._response = None
-        return self._answered(self._close_request(False))
-
-    def _answered(self, made: tuple[httpx.Request, Closed]) -> Answer:
-        request, closed = made
-        try:
-            return self._accepted(self._received(request, closed), closed)
-        except BaseException as error:
-            self._close()
-            if closed.session is not None and isinstance(error, UnsignedAnswer):
-                closed.session.over = True  # whatever that was: the next request needs nothing of before
-            if isinstance(error, Unavailable) and self._response is not None:
-                error.asked_pause_s = asked_pause_s(self._response.headers.get("retry-after"), self._clock())
-            if isinstance(error, httpx.TransportError):
-                raise self._failure(error) from None
-            if isinstance(error, RuntimeError) and self._http.is_closed:  # since it was looked at, by another thread
-                raise self._stopping() from None
-            raise
-
-    def _received(self, request: httpx.Request, closed: Closed) -> Answer:
-        """Raises: LongAnswer, also for what is too large before any signature was seen: nobody vouches for it"""
-        try:
-            self._response = self._http.send(request)
-            self._require_clock(self._response)
-            return Answer(self._response, closed.asked, self._most_bytes, self._clock)
-        except TooLarge as error:
-            raise LongAnswer(error.detail) from None
-
-    def _stopping(self) -> TransportFailure:
-        return TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
-
-    def _require_clock(self, response: httpx.Response) -> None:
-        """Raises: WrongClock, when a signature is refused and the server's time explains it"""
-        if response.status_code != _UNAUTHORIZED:
-            return
-        wrong = wrong_clock(response.headers.get("date"), self._clock(), self._server)
-        if wrong is not None:
-            raise wrong
-
-    def _accepted(self, answer: Answer, closed: Closed) -> Answer:
-        if answer.status >= _FIRST_ERROR:
-            error = problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), self._server)
-            if closed.follows and isinstance(error, _ALTERED):
-                raise AlteredBody(
-                    f"what was sent to server {self._server!r} did not reach it as it left ({error.detail}); it is "
-                    "sent again: if that does not help, look for a proxy on the way that changes bodies"
-                )
-            raise error
-        closed.keep(answer.enclosed)
-        return answer
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._close()
-        if isinstance(error, httpx.TransportError):
-            raise self._failure(error) from None
-        if isinstance(error, BrokenSeal):
-            raise UnsignedAnswer(
-                f"what came from server {self._server!r} was altered on its way ({error.detail}); nothing of it was "
-                "applied, and it is fetched again later"
-            ) from None
-
-    def _close(self) -> None:
-        if self._response is not None:
-            self._response.close()
-
-    def _failure(self, error: httpx.TransportError) -> TransportFailure:
-        what = "cannot be reached" if self._response is None else "broke off"
-        return TransportFailure(f"server {self._server!r} {what}: {why_unreachable(error)}")
+def _failure(to: Party, what: str, error: httpx.TransportError) -> TransportFailure:
+    return TransportFailure(f"server {to.name!r} {what}: {why_unreachable(error)}")
 
 
 class AlteredBody(Unavailable):
@@ -251,9 +245,10 @@ def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
         code, detail = str(problem.get("code", "")), printable(str(problem.get("detail", "")))
     except (ValueError, AttributeError, RecursionError):
         code, detail = "", ""
-    text = f"server {server!r} answered {status}: {detail or 'no explanation'}"
-    kind = _CLASS_OF_CODE.get(code, Unavailable if status in _TRY_AGAIN or status >= 500 else RefusedMessage)
-    return kind(text)
+    kind = CLASS_OF_CODE.get(code, MoietyError)
+    if not issubclass(kind, RefusedMessage | Unavailable):
+        kind = Unavailable if status in _TRY_AGAIN or status >= 500 else RefusedMessage
+    return kind(f"server {server!r} answered {status}: {detail or 'no explanation'}")
 
 
 def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
@@ -263,8 +258,8 @@ def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
             yield from _leaves(child)
 
 
-_CLASS_OF_CODE: Final = {  # children come after their parents
+CLASS_OF_CODE: Final = {  # children come after their parents; those that need more than a text are not in it
     kind.code.value: kind
     for kind in _leaves(MoietyError)
-    if isinstance(kind.__dict__.get("code"), ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable))
+    if isinstance(kind.__dict__.get("code"), ErrorCode) and kind.__init__ is MoietyError.__init__
 }

@@ -19,58 +19,159 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from host.files import is_full, new_folder, sync_folder, write_durably, write_pieces
+from host.frozen import Frozen
 from protocol.errors import StorageFull
 
 OPEN_BYTES: Final = 8 * 2**20
 """The size of ledger.jsonl at which all of it is summed, whatever the hour: a clock may be years off."""
 FILE_BYTES: Final = 4 * 2**20
 FILES_KEPT: Final = 16
+HANDSHAKE: Final = "handshake"
+CONNECTION: Final = "connection"
+SUMMED: Final = frozenset({HANDSHAKE, CONNECTION, "list studies", "view"})
+"""Purposes of an agent's requests whether or not anything happens."""
+_BYTES: Final = ("body_sent_bytes", "body_received_bytes", "socket_sent_bytes", "socket_received_bytes")
+_HOUR_S: Final = 3600
+_HOURS_LINE_BY_LINE: Final = 2
+_AGAIN_AFTER_LINES: Final = 100
 Lines = list[bytes]
 H = TypeVar("H", bound=BaseModel)
 
 
-class _Head(BaseModel):
+class LedgerEntry(Frozen):
+    """One exchange, or the sum of ``count`` alike, the last of them begun at ``last_s``.
+
+    Body bytes are what HTTP carried; socket bytes are all bytes, headers and TLS included. ``study`` is the one that a
+    request was about, None where it was about none.
+    """
+
+    time_s: float
+    server: str
+    method: str
+    path: str
+    purpose: str
+    status: int | None
+    body_sent_bytes: int
+    body_received_bytes: int
+    socket_sent_bytes: int
+    socket_received_bytes: int
+    tls_version: str | None
+    count: int = 1
+    last_s: float | None = None
+    study: str | None = None
+
+    @property
+    def hour(self) -> int:
+        return int(self.time_s // _HOUR_S)
+
+    def and_(self, other: LedgerEntry) -> LedgerEntry:
+        last_s = max(self.last_s or self.time_s, other.last_s or other.time_s)
+        summed = {name: getattr(self, name) + getattr(other, name) for name in ("count", *_BYTES)}
+        return self.model_copy(update={"time_s": min(self.time_s, other.time_s), "last_s": last_s, **summed})
+
+    def line(self) -> bytes:
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the whole ledger; ``entries`` is the number of exchanges."""
+
+    entries: int = 0
+    body_sent_bytes: int = 0
+    body_received_bytes: int = 0
+    socket_sent_bytes: int = 0
+    socket_received_bytes: int = 0
+
+    def with_entry(self, entry: LedgerEntry) -> Totals:
+        return Totals(self.entries + entry.count, *(getattr(self, name) + getattr(entry, name) for name in _BYTES))
+
+
+class _Head(Frozen):
     """Numbered files count up to ``in_bytes`` of file ``file``, the last one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     file: int = 1
     in_bytes: int = 0
 
 
-class _Earlier(BaseModel):
+class _Earlier(Frozen):
     """Files up to this one are in the sums."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     through: int = 0
 
 
-class LedgerFiles:
-    """Below one state folder; several processes may append, each with an object of its own."""
+class Ledger:
+    """Entries are only ever added; safe to use from several threads, and beside another process's.
+
+    What finds a full disk is kept until there is room, and ``require_room`` lets nothing more leave before.
+    """
 
     def __init__(self, path: Path) -> None:
+        known = read_ledger(path)
+        self.totals = Totals()
+        for entry in known:
+            self.totals = self.totals.with_entry(entry)
         self._path = path
         self._folder = path.with_suffix("")
+        self._mutex = threading.Lock()
         self._lock = path.with_suffix(".lock").open("ab")
-        with self._locked():
+        with _held(self._lock, fcntl.LOCK_EX):
             self._file = self._reopened()
+        self._oldest_hour = min((entry.hour for entry in known if entry.count == 1), default=None)
+        self._lines_until_next = 0
+        self._unwritten: list[LedgerEntry] = []
 
     def close(self) -> None:
         self._file.close()
         self._lock.close()
 
-    def append(self, line: bytes) -> int:
-        """Add a line; -> bytes of the file that lines are added to. Raises: OSError, where no whole line has room"""
-        with self._locked():
+    def append(self, entry: LedgerEntry) -> None:
+        with self._mutex:
+            self._unwritten.append(entry)
+            self._write_all()
+
+    def require_room(self) -> None:
+        """Before anything leaves: return if what has left is on the disk. Raises: StorageFull"""
+        with self._mutex:
+            self._write_all()
+            if self._unwritten:
+                raise StorageFull("no space left for the ledger: nothing leaves that is not noted; free space")
+
+    def _write_all(self) -> None:
+        while self._unwritten:
+            try:
+                self._write(self._unwritten[0])
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return
+            self._unwritten.pop(0)
+
+    def _write(self, entry: LedgerEntry) -> None:
+        size_bytes = self._add_line(entry.line())
+        self.totals = self.totals.with_entry(entry)
+        self._oldest_hour = entry.hour if self._oldest_hour is None else self._oldest_hour
+        self._lines_until_next -= 1
+        past = self._oldest_hour <= entry.hour - _HOURS_LINE_BY_LINE
+        if (past or size_bytes > OPEN_BYTES) and self._lines_until_next <= 0:
+            self._lines_until_next = _AGAIN_AFTER_LINES
+            with suppress(OSError, StorageFull):  # where there is no room for that, later; nothing is lost or doubled
+                self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
+                self._lines_until_next = 0
+
+    def _add_line(self, line: bytes) -> int:
+        """-> bytes of the file that lines are added to. Raises: OSError, where no whole line has room"""
+        with _held(self._lock, fcntl.LOCK_EX):
             try:
                 moved = os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
             except FileNotFoundError:
@@ -85,43 +186,6 @@ class LedgerFiles:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return os.fstat(self._file.fileno()).st_size
 
-    def fold(self, split: Callable[[Lines], tuple[Lines, Lines]], merge: Callable[[Lines], Lines]) -> None:
-        """Move what ``split`` gives as older, the first of two, to the numbered files; the oldest of those beyond the
-        bound become what ``merge`` makes of them. Raises: OSError, StorageFull; nothing is lost or doubled"""
-        with self._locked():
-            head, lines = _open_part(self._path)
-            older, newer = split(lines)
-            if older:
-                head = self._add(head, older)
-                write_pieces(self._path, [_line(head), *(line + b"\n" for line in newer)])
-            while head.file - _earlier(self._folder)[0] > FILES_KEPT:
-                self._drop(merge)
-
-    def _add(self, head: _Head, lines: Lines) -> _Head:
-        """-> the head that counts them; until it is written they are not there."""
-        content = b"".join(line + b"\n" for line in lines)
-        if head.in_bytes and head.in_bytes + len(content) > FILE_BYTES:
-            head = _Head(file=head.file + 1)
-        path = _numbered(new_folder(self._folder), head.file)
-        with path.open("r+b" if path.exists() else "w+b") as file:
-            head = head.model_copy(update={"in_bytes": min(head.in_bytes, os.fstat(file.fileno()).st_size)})
-            file.truncate(head.in_bytes)
-            file.seek(head.in_bytes)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(self._folder)
-        return _Head(file=head.file, in_bytes=head.in_bytes + len(content))
-
-    def _drop(self, merge: Callable[[Lines], Lines]) -> None:
-        through, sums = _earlier(self._folder)
-        path = _numbered(self._folder, through + 1)
-        dropped = path.read_bytes().splitlines() if path.exists() else []
-        pieces = [_line(_Earlier(through=through + 1)), *(line + b"\n" for line in merge([*sums, *dropped]))]
-        write_durably(_sums(self._folder), b"".join(pieces))
-        for number in range(1, through + 2):
-            _numbered(self._folder, number).unlink(missing_ok=True)
-
     def _reopened(self) -> FileIO:
         """Open for append, truncating a line that a crash cut off."""
         file = self._path.open("ab", buffering=0)
@@ -130,23 +194,64 @@ class LedgerFiles:
             file.truncate(held.rfind(b"\n") + 1)
         return file
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+    def _fold(self, hour: int | None) -> None:
+        """Sum what is older than the hours before ``hour``, or all, into numbered files, whose oldest ones go."""
+        with _held(self._lock, fcntl.LOCK_EX):
+            head, lines = _open_part(self._path)
+            entries = [LedgerEntry.model_validate_json(line) for line in lines]
+            older = [one for one in entries if hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE]
+            newer = [one for one in entries if not (hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE)]
+            if older:
+                head = self._add(head, b"".join(one.line() + b"\n" for one in hourly(older)))
+                write_pieces(self._path, [_line(head), *(one.line() + b"\n" for one in newer)])
+            while head.file - _earlier(self._folder)[0] > FILES_KEPT:
+                self._drop()
+        self._oldest_hour = min((one.hour for one in newer), default=None)
+
+    def _add(self, head: _Head, content: bytes) -> _Head:
+        """-> the head that counts them; until it is written they are not there."""
+        if head.in_bytes and head.in_bytes + len(content) > FILE_BYTES:
+            head = _Head(file=head.file + 1)
+        path = _numbered(new_folder(self._folder), head.file)
+        with path.open("r+b" if path.exists() else "w+b") as file:
+            begin = min(head.in_bytes, os.fstat(file.fileno()).st_size)
+            file.truncate(begin)
+            file.seek(begin)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self._folder)
+        return _Head(file=head.file, in_bytes=begin + len(content))
+
+    def _drop(self) -> None:
+        """The oldest numbered file becomes part of the sums."""
+        through, sums = _earlier(self._folder)
+        path = _numbered(self._folder, through + 1)
+        dropped = path.read_bytes().splitlines() if path.exists() else []
+        pieces = [_line(_Earlier(through=through + 1)), *(line + b"\n" for line in _merged([*sums, *dropped]))]
+        write_durably(_sums(self._folder), b"".join(pieces))
+        for number in range(1, through + 2):
+            _numbered(self._folder, number).unlink(missing_ok=True)
 
 
-def all_lines(path: Path) -> Lines:
-    """Every line that counts, oldest first; one that a crash cut off at the end is left out."""
+@contextmanager
+def _held(lock: IO[bytes], kind: int) -> Iterator[None]:
+    fcntl.flock(lock, kind)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
+    """All that is in a ledger, sums of earlier hours first; a line that a crash cut off at the end is left out."""
     lock = path.with_suffix(".lock")
     if not lock.exists():
-        return _all_lines(path)
-    with lock.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_SH)
-        return _all_lines(path)
+        lines = _all_lines(path)
+    else:
+        with lock.open("rb") as held, _held(held, fcntl.LOCK_SH):
+            lines = _all_lines(path)
+    return tuple(LedgerEntry.model_validate_json(line) for line in lines if line.endswith(b"}"))
 
 
 def _all_lines(path: Path) -> Lines:
@@ -193,158 +298,6 @@ def _numbered(folder: Path, number: int) -> Path:
 
 def _sums(folder: Path) -> Path:
     return folder / "earlier.jsonl"
-
-
-HANDSHAKE = "handshake"
-CONNECTION = "connection"
-SUMMED: Final = frozenset({HANDSHAKE, CONNECTION, "list studies", "view"})
-"""Purposes of an agent's requests whether or not anything happens."""
-_HOUR_S: Final = 3600
-_HOURS_LINE_BY_LINE: Final = 2
-_AGAIN_AFTER_LINES: Final = 100
-
-
-class LedgerEntry(BaseModel):
-    """One exchange, or the sum of ``count`` alike, the last of them begun at ``last_s``.
-
-    Body bytes are what HTTP carried; socket bytes are all bytes, headers and TLS included. ``study`` is the one that a
-    request was about, None where it was about none.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    time_s: float
-    server: str
-    method: str
-    path: str
-    purpose: str
-    status: int | None
-    body_sent_bytes: int
-    body_received_bytes: int
-    socket_sent_bytes: int
-    socket_received_bytes: int
-    tls_version: str | None
-    count: int = 1
-    last_s: float | None = None
-    study: str | None = None
-
-    @property
-    def hour(self) -> int:
-        return int(self.time_s // _HOUR_S)
-
-    def and_(self, other: LedgerEntry) -> LedgerEntry:
-        ends = (self.last_s or self.time_s, other.last_s or other.time_s)
-        return self.model_copy(
-            update={
-                "time_s": min(self.time_s, other.time_s),
-                "last_s": max(ends),
-                "count": self.count + other.count,
-                "body_sent_bytes": self.body_sent_bytes + other.body_sent_bytes,
-                "body_received_bytes": self.body_received_bytes + other.body_received_bytes,
-                "socket_sent_bytes": self.socket_sent_bytes + other.socket_sent_bytes,
-                "socket_received_bytes": self.socket_received_bytes + other.socket_received_bytes,
-            }
-        )
-
-    def line(self) -> bytes:
-        return self.model_dump_json(exclude_defaults=True).encode()
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Sums over the whole ledger; ``entries`` is the number of exchanges."""
-
-    entries: int = 0
-    body_sent_bytes: int = 0
-    body_received_bytes: int = 0
-    socket_sent_bytes: int = 0
-    socket_received_bytes: int = 0
-
-    def with_entry(self, entry: LedgerEntry) -> Totals:
-        return Totals(
-            entries=self.entries + entry.count,
-            body_sent_bytes=self.body_sent_bytes + entry.body_sent_bytes,
-            body_received_bytes=self.body_received_bytes + entry.body_received_bytes,
-            socket_sent_bytes=self.socket_sent_bytes + entry.socket_sent_bytes,
-            socket_received_bytes=self.socket_received_bytes + entry.socket_received_bytes,
-        )
-
-
-class Ledger:
-    """Entries are only ever added; safe to use from several threads, and beside another process's.
-
-    What finds a full disk is kept until there is room, and ``require_room`` lets nothing more leave before.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._totals = Totals()
-        known = read_ledger(path)
-        for entry in known:
-            self._totals = self._totals.with_entry(entry)
-        self._files = LedgerFiles(path)
-        self._oldest_hour = min((entry.hour for entry in known if entry.count == 1), default=None)
-        self._lines_until_next = 0
-        self._unwritten: list[LedgerEntry] = []
-
-    def append(self, entry: LedgerEntry) -> None:
-        with self._lock:
-            self._unwritten.append(entry)
-            self._write_all()
-
-    def require_room(self) -> None:
-        """Before anything leaves: return if what has left is on the disk. Raises: StorageFull"""
-        with self._lock:
-            self._write_all()
-            if self._unwritten:
-                raise StorageFull("no space left for the ledger: nothing leaves that is not noted; free space")
-
-    def _write_all(self) -> None:
-        while self._unwritten:
-            try:
-                self._write(self._unwritten[0])
-            except OSError as error:
-                if not is_full(error):
-                    raise
-                return
-            self._unwritten.pop(0)
-
-    def _write(self, entry: LedgerEntry) -> None:
-        size_bytes = self._files.append(entry.line())
-        self._totals = self._totals.with_entry(entry)
-        self._oldest_hour = entry.hour if self._oldest_hour is None else self._oldest_hour
-        self._lines_until_next -= 1
-        past = self._oldest_hour <= entry.hour - _HOURS_LINE_BY_LINE
-        if (past or size_bytes > OPEN_BYTES) and self._lines_until_next <= 0:
-            self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
-
-    def _fold(self, hour: int | None) -> None:
-        """Sum what is older than the hours before ``hour``, or all. Where there is no room for that, later."""
-        newer: Lines = []
-
-        def split(lines: Lines) -> tuple[Lines, Lines]:
-            entries = [LedgerEntry.model_validate_json(line) for line in lines]
-            old = [one for one in entries if hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE]
-            newer[:] = [one.line() for one in entries if not (hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE)]
-            return [one.line() for one in hourly(old)], newer
-
-        self._lines_until_next = _AGAIN_AFTER_LINES
-        with suppress(OSError, StorageFull):
-            self._files.fold(split, _merged)
-            self._lines_until_next = 0
-            self._oldest_hour = min((LedgerEntry.model_validate_json(one).hour for one in newer), default=None)
-
-    @property
-    def totals(self) -> Totals:
-        return self._totals
-
-    def close(self) -> None:
-        self._files.close()
-
-
-def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
-    """All that is in a ledger, sums of earlier hours first; a line that a crash cut off at the end is left out."""
-    return tuple(LedgerEntry.model_validate_json(line) for line in all_lines(path) if line.endswith(b"}"))
 
 
 def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:

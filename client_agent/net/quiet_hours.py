@@ -36,14 +36,11 @@ class _Window:
     begin: time
     end: time
 
-    def spans(self, day: datetime) -> tuple[datetime, datetime] | None:
-        """The window that begins on the day (a midnight of its zone)."""
-        if day.weekday() not in self.days:
-            return None
-        over = int(self.end <= self.begin)
-        return datetime.combine(day, self.begin, day.tzinfo), datetime.combine(
-            day + timedelta(days=over), self.end, day.tzinfo
-        )
+    def on(self, day: datetime) -> tuple[float, float]:
+        """The window that begins on the day (a midnight of its zone), as times since 1970."""
+        last = day + timedelta(days=int(self.end <= self.begin))
+        begin, end = datetime.combine(day, self.begin, day.tzinfo), datetime.combine(last, self.end, day.tzinfo)
+        return begin.timestamp(), end.timestamp()
 
 
 @dataclass(frozen=True)
@@ -67,10 +64,7 @@ class QuietHours:
 
     def remaining_s(self, now_s: float) -> float:
         """Seconds of real time until no window is open any more; 0 where none is open. Windows that meet are one."""
-        until = now_s
-        while until < now_s + _LONGEST_S and (end := self._open_until(until)) is not None:
-            until = end
-        return until - now_s
+        return next((end - now_s for begin, end in self._stretches(now_s) if begin <= now_s < end), 0.0)
 
     def require_open(self, now_s: float, what: str, length: int) -> None:
         """Raises: QuietNow, for a large transfer in quiet hours"""
@@ -86,29 +80,23 @@ class QuietHours:
     def longest_s(self, from_s: float) -> tuple[float, float]:
         """The longest quiet stretch and the longest one without, of the week to come and a day; seconds."""
         quiet_s, free_s, at_s, until_s = 0.0, 0.0, from_s, from_s + _LONGEST_S
-        while at_s < until_s:
-            stretch_s = self.remaining_s(at_s)
-            quiet_s, at_s = max(quiet_s, stretch_s), at_s + stretch_s
-            if at_s >= until_s:
-                break
-            begin_s = min(self._begins(at_s), default=until_s)
-            free_s, at_s = max(free_s, begin_s - at_s), begin_s
+        for begin_s, end_s in self._stretches(from_s) or [(until_s, until_s)]:
+            if at_s < end_s and at_s < until_s:
+                free_s = max(free_s, begin_s - at_s)
+                quiet_s = max(quiet_s, end_s - max(begin_s, at_s)) if begin_s < until_s else quiet_s
+                at_s = end_s
         return quiet_s, free_s
 
-    def _spans(self, at_s: float) -> list[tuple[float, float]]:
-        """Windows that begin between yesterday and in a week, as times since 1970."""
-        today = datetime.fromtimestamp(at_s, UTC).astimezone(self.zone)
-        days = [
-            datetime.combine(today.date() + timedelta(days=n), time(), self.zone) for n in range(-1, _WEEK_DAYS + 1)
-        ]
-        found = [window.spans(day) for window in self.windows for day in days]
-        return [(begin.timestamp(), end.timestamp()) for begin, end in filter(None, found)]
-
-    def _open_until(self, at_s: float) -> float | None:
-        return max((end for begin, end in self._spans(at_s) if begin <= at_s < end), default=None)
-
-    def _begins(self, at_s: float) -> list[float]:
-        return [begin for begin, _ in self._spans(at_s) if begin > at_s]
+    def _stretches(self, at_s: float) -> list[tuple[float, float]]:
+        """Windows that begin between yesterday and in two weeks, those that meet as one; times since 1970."""
+        today = datetime.fromtimestamp(at_s, UTC).astimezone(self.zone).date()
+        days = [datetime.combine(today + timedelta(days=n), time(), self.zone) for n in range(-1, 2 * _WEEK_DAYS + 3)]
+        found: list[tuple[float, float]] = []
+        for begin_s, end_s in sorted(one.on(day) for one in self.windows for day in days if day.weekday() in one.days):
+            if found and begin_s <= found[-1][1]:
+                begin_s, end_s = found[-1][0], max(found.pop()[1], end_s)  # noqa: PLW2901
+            found.append((begin_s, end_s))
+        return found
 
 
 NO_QUIET_HOURS: Final = QuietHours()

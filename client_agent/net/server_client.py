@@ -17,18 +17,12 @@ from typing import Final, TypeVar
 import httpx
 import stamina
 
-from client_agent.net.answers import NOTHING_BYTES, LongAnswer
-from client_agent.net.envelopes import Body, Closed, Enclosing, HeldSession, Method, SessionKeeper
-from client_agent.net.exchange import Exchange, Way, WrongClock
+from client_agent.net.answers import NOTHING_BYTES, Answer, LongAnswer
+from client_agent.net.envelopes import Body, Method
+from client_agent.net.exchange import Way, WrongClock
 from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
 from host.clock import SYSTEM, Clock
-from host.randomness import SystemRandomness
-from protocol.channel.session import SessionGrant, SessionOffer
-from protocol.errors import (
-    MalformedMessage,
-    Unavailable,
-    UnknownResource,
-)
+from protocol.errors import MalformedMessage, Unavailable, UnknownResource
 from protocol.messages import paths
 from protocol.messages.control import (
     MAX_CONTROL_BYTES,
@@ -60,8 +54,6 @@ from protocol.sharing import Side
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-WAITS_S: Final = {"connect": 30.0, "read": 120.0, "write": 30.0, "pool": 30.0}
-_LONG_POLL_GRACE_S: Final = 30.0
 LARGE_BYTES: Final = 2**23
 """Contributions above this are sent in parts."""
 
@@ -99,17 +91,13 @@ class ServerClient:
         """
         self.side = side
         self.follow(operator)
-        self._keys = keys
         self._retry = retry
         self._clock = clock
         self._quiet = NO_QUIET_HOURS
-        drawn = SystemRandomness()  # seeded nonces would repeat after a restart and be refused as replays
-        self._enclosing = Enclosing(keys, drawn, clock)
-        self._sessions = SessionKeeper(keys.key_id, drawn, clock, waits) if in_sessions else None
-        self._http = Way(transport, WAITS_S)
+        self._way = Way(keys, transport, clock, waits if in_sessions else None)
 
     def close(self) -> None:
-        self._http.close()
+        self._way.close()
 
     def keep_quiet(self, hours: QuietHours) -> None:
         """In these hours no large transfer begins: it raises QuietNow. Small ones and what is under way go on."""
@@ -166,9 +154,7 @@ class ServerClient:
         return StudyView.parse(self._send("GET", path, _EMPTY, "view", extra_s=wait_s))
 
     def news(self, name: str, known: StudyView, wait_s: float) -> StudyView | None:
-        """The view once a contributor has something else to act on than in the ``known`` one; None if it has not in
-        ``wait_s``.
-        """
+        """The view once a contributor has something else to act on than in ``known``; None if not in ``wait_s``."""
         path = f"{paths.fill(paths.VIEW, study=name)}?after={known.cursor}&wait_s={wait_s:g}&news={news_of(known)}"
         answer = self._send("GET", path, _EMPTY, "view", extra_s=wait_s)
         return StudyView.parse(answer) if answer else None
@@ -192,7 +178,17 @@ class ServerClient:
     def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
         """As ``get_mail``, streamed to a file. Raises: QuietNow"""
         self._require_open(f"a checkpoint of study {name!r}", most_bytes)
-        self._fetch(self._mail_path(name, topic, recipient, sender), f"mail {topic}", into, most_bytes)
+        path, temporary = self._mail_path(name, topic, recipient, sender), into.with_name(into.name + ".part")
+
+        def stored(answer: Answer) -> None:
+            with temporary.open("wb") as file:
+                file.writelines(answer.pieces(most_bytes))
+
+        try:
+            self._taken("GET", path, _EMPTY, f"mail {topic}", most_bytes, stored)
+            temporary.replace(into)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     @staticmethod
     def _mail_path(name: str, topic: str, recipient: str, sender: str) -> str:
@@ -267,10 +263,7 @@ class ServerClient:
         """
         path = paths.fill(paths.OUTPUT, study=name, round=round_number)
         self._require_open(f"the sum of round {round_number} of study {name!r}", most_bytes)
-        for attempt in self._attempts():
-            with attempt, self._exchange("GET", path, _EMPTY, "output", most_bytes) as answer:
-                return take(answer.pieces(most_bytes))
-        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+        return self._taken("GET", path, _EMPTY, "output", most_bytes, lambda answer: take(answer.pieces(most_bytes)))
 
     def contributed(self, nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
         """One page of the rounds of updates that this server has the site's receipts for."""
@@ -293,63 +286,35 @@ class ServerClient:
         most_bytes: int = MAX_CONTROL_BYTES,
         extra_s: float = 0.0,
     ) -> bytes:
-        for attempt in self._attempts():
-            with attempt, self._exchange(method, path, body, purpose, most_bytes, extra_s) as answer:
-                return answer.whole(most_bytes)
-        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+        return self._taken(method, path, body, purpose, most_bytes, lambda answer: answer.whole(most_bytes), extra_s)
 
-    def _fetch(self, path: str, purpose: str, into: Path, most_bytes: int) -> None:
-        temporary = into.with_name(into.name + ".part")
-        try:
-            for attempt in self._attempts():
-                with (
-                    attempt,
-                    self._exchange("GET", path, _EMPTY, purpose, most_bytes) as answer,
-                    temporary.open("wb") as file,
-                ):
-                    for piece in answer.pieces(most_bytes):
-                        file.write(piece)
-            temporary.replace(into)
-        finally:
-            temporary.unlink(missing_ok=True)
+    def _taken(
+        self,
+        method: Method,
+        path: str,
+        body: Body,
+        purpose: str,
+        most_bytes: int,
+        take: Callable[[Answer], T],
+        extra_s: float = 0.0,
+    ) -> T:
+        """Return what ``take`` makes of the answer; it begins anew with every try."""
 
-    def _attempts(self) -> Iterator[stamina.Attempt]:
-        retry = self._retry
-        return iter(
-            stamina.retry_context(
-                on=self._worth_a_retry,
-                attempts=retry.attempts,
-                timeout=retry.total_s,
-                wait_initial=retry.first_wait_s,
-                wait_max=retry.longest_wait_s,
-            )
+        def once() -> T:
+            with self._way.exchange(self.operator, method, path, body, purpose, most_bytes, extra_s) as answer:
+                return take(answer)
+
+        tries = stamina.RetryingCaller(
+            attempts=self._retry.attempts,
+            timeout=self._retry.total_s,
+            wait_initial=self._retry.first_wait_s,
+            wait_max=self._retry.longest_wait_s,
         )
+        return tries(self._worth_a_retry, once)
 
     def _worth_a_retry(self, error: Exception) -> bool | float:
         """The seconds that a Retry-After asks for; else whether to try again after the usual, growing wait."""
         unhelpful = (LongAnswer, WrongClock)  # the next one would be the same
-        if not isinstance(error, Unavailable) or isinstance(error, unhelpful) or self._http.is_closed:
+        if not isinstance(error, Unavailable) or isinstance(error, unhelpful) or self._way.is_closed:
             return False
         return True if error.asked_pause_s is None else error.asked_pause_s
-
-    def _exchange(
-        self, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0
-    ) -> Exchange:
-        """One request: a control message is enclosed, what is sealed already follows."""
-
-        def close(may_be_in_session: bool) -> tuple[httpx.Request, Closed]:
-            session = self._session() if may_be_in_session and path != paths.SESSION else None
-            closed = self._enclosing.closed(self.operator, method, path, body, session)
-            longer_s = extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
-            said = {"purpose": purpose, "study": paths.study_of(path)}
-            return self._http.post(closed.url, closed.headers, closed.content, longer_s, **said), closed
-
-        return Exchange(self._http, close, self.operator.name, most_bytes, self._clock)
-
-    def _session(self) -> HeldSession | None:
-        return None if self._sessions is None else self._sessions.session(self.operator.key_id, self._open_session)
-
-    def _open_session(self, offer: SessionOffer) -> SessionGrant:
-        body = Body.of(offer.canonical())
-        with self._exchange("POST", paths.SESSION, body, "session", MAX_CONTROL_BYTES) as answer:
-            return SessionGrant.parse(answer.whole(MAX_CONTROL_BYTES))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import h11
 import httpx
@@ -105,13 +105,6 @@ class Paces:
     up: Pace | None = None
     down: Pace | None = None
 
-    @classmethod
-    def of(cls, up_bytes_per_s: int | None, down_bytes_per_s: int | None) -> Paces:
-        return cls(
-            None if up_bytes_per_s is None else Pace(up_bytes_per_s),
-            None if down_bytes_per_s is None else Pace(down_bytes_per_s),
-        )
-
 
 NO_CAP: Final = Paces()
 
@@ -166,18 +159,6 @@ def head_too_large() -> TooLarge:
 
 
 # --- a socket ---
-
-
-class Stream(Protocol):
-    """Bytes to and from one server, charged to an account."""
-
-    account: Account
-
-    def read(self, most_bytes: int, within_s: float | None) -> bytes: ...
-    def write(self, data: bytes, within_s: float | None) -> None: ...
-    def close(self) -> None: ...
-    @property
-    def is_readable(self) -> bool: ...
 
 
 class CountedStream:
@@ -359,7 +340,7 @@ def _mapped(timeout: type[httpx.TransportError], failure: type[httpx.TransportEr
 class Connection:
     """One HTTP/1.1 connection, for one request at a time."""
 
-    def __init__(self, origin: tuple[str, bytes, int | None], stream: Stream) -> None:
+    def __init__(self, origin: tuple[str, bytes, int | None], stream: CountedStream) -> None:
         self.origin = origin
         self.stream = stream
         self.kept_until_s = 0.0
@@ -588,10 +569,10 @@ class CountingTransport(httpx.BaseTransport):
             closed = self._closed
         if closed:
             self._give_back(connection)
-            raise httpx.ConnectError("the connection was closed while it was made")
+            raise _closed_meanwhile()
         return connection
 
-    def open_stream(self, url: httpx.URL, account: Account, within_s: float | None) -> Stream:
+    def open_stream(self, url: httpx.URL, account: Account, within_s: float | None) -> CountedStream:
         """A new connection's bytes; what a proxy's tunnel takes is the request's, a handshake has its own entry."""
         host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
         with _mapped(httpx.ConnectError, httpx.ConnectError):
@@ -606,7 +587,8 @@ class CountingTransport(httpx.BaseTransport):
             self._opening.add(stream)
             closed = self._closed
         try:
-            self._require_open(closed)
+            if closed:
+                raise _closed_meanwhile()  # noqa: TRY301
             if url.scheme == "https":
                 try:
                     stream.start_tls(self._context, host, within_s)
@@ -620,11 +602,6 @@ class CountingTransport(httpx.BaseTransport):
             with self._lock:
                 self._opening.discard(stream)
         return stream
-
-    @staticmethod
-    def _require_open(closed: bool) -> None:
-        if closed:
-            raise httpx.ConnectError("the connection was closed while it was made")
 
     def _give_back(self, connection: Connection) -> None:
         connection.kept_until_s = self._monotonic() + KEPT_S
@@ -665,3 +642,7 @@ class CountingTransport(httpx.BaseTransport):
             "tls_version": self._tls_version,
         }
         self._ledger.append(LedgerEntry.model_validate(counted | facts))
+
+
+def _closed_meanwhile() -> httpx.ConnectError:
+    return httpx.ConnectError("the connection was closed while it was made")

@@ -14,7 +14,7 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind
 from client_agent.site.journal import Awaited, AwaitedSite, keep_awaited, minute
 from client_agent.site.letters import Attestation, Hindrance, StudyRefusal
-from client_agent.study.attestation import checkpoint_digest, contributors_of, needed
+from client_agent.study.attestation import checkpoint_digest, contributors_of, needed, stated
 from client_agent.study.contribution import contribution_bytes
 from client_agent.study.mail import fetched, senders
 from protocol.errors import BadSignature, RefusedMessage
@@ -94,14 +94,7 @@ def _read(owner: RequesterStudy, past: PastRelease, sender: str) -> Signed[Attes
     topic = Topic(LetterKind.ATTESTED, version)
     signed = owner.retried(lambda: fetched(owner, topic, sender, Signed[Attestation]))
     message = require_signatures(signed, owner.context.held.chain.newest_with(sender), (sender,))
-    expected = Attestation(
-        study_digest=owner.study_digest,
-        site=sender,
-        model_version=version,
-        round=past.announcement.round,
-        checkpoint_digest=checkpoint_digest(owner),
-    )
-    if message != expected:
+    if message != stated(owner, sender, past, checkpoint_digest(owner)):
         raise BadSignature(f"site {sender!r} attests another model {version} than this one; it was served other bytes")
     return signed
 
@@ -127,7 +120,7 @@ class MissingSites:
     def tell(self, a: StudyView, b: StudyView) -> None:
         """One look at both servers' views."""
         self._read_hindrances(a)
-        found = [(party.name, self._of(party.name, a, b)) for party in self._owner.context.roster.contributors]
+        found = [(name, self._of(name, a, b)) for name in self._owner.contributors]
         sites = tuple(AwaitedSite(site=name, why=why) for name, why in found if why)
         awaited, now = Awaited(since_s=self._since_s, sites=sites), self._owner.context.clock.monotonic()
         if not sites or (awaited.text == self._told[0] and now < self._told[1] + _TELL_AGAIN_S):
@@ -153,8 +146,7 @@ class MissingSites:
 
     def _read_hindrances(self, view: StudyView) -> None:
         topic = Topic(LetterKind.HINDERED)
-        contributors = {party.name for party in self._owner.context.roster.contributors}
-        for sender in sorted({*senders(view, topic)} & contributors - self._hindered.keys()):
+        for sender in sorted({*senders(view, topic)} & {*self._owner.contributors} - self._hindered.keys()):
             told = self._owner.heard(topic, sender, Signed[Hindrance], patient=False)
             if told is None:
                 continue
@@ -172,7 +164,7 @@ def await_contributors(owner: RequesterStudy) -> None:
 
     A site whose policy forbids the study's protection, or what its rule opens, ends the study instead.
     """
-    everybody = len(owner.context.roster.contributors)
+    everybody = len(owner.contributors)
     wanted = everybody if owner.context.start_when is None else min(owner.context.start_when, everybody)
     least = owner.study.parameters.least_contributors
     give_up = owner.context.clock.now() + _START_TIMEOUT_S
@@ -224,8 +216,7 @@ def admit(owner: RequesterStudy) -> None:
     )
     entries = tuple(Welcomed(site=site, version=version) for site in newcomers)
     owner.keep(
-        rule_state=owner.rule.admit(owner.progress.rule_state, facts),
-        welcomed=(*owner.progress.welcomed, *entries),
+        rule_state=owner.rule.admit(owner.progress.rule_state, facts), welcomed=(*owner.progress.welcomed, *entries)
     )
     owner.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
 
@@ -279,15 +270,14 @@ def _send_model(owner: RequesterStudy, wanted: list[str], why: str, **within: fl
 
 
 def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]:
-    both = set(a.ready) & set(b.ready)
-    return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
+    return tuple(name for name in owner.contributors if name in a.ready and name in b.ready)
 
 
 def _hear_refusal(owner: RequesterStudy, view: StudyView) -> bool:
     """Return whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
-    topic, contributors = Topic(LetterKind.REFUSAL), {party.name for party in owner.context.roster.contributors}
+    topic = Topic(LetterKind.REFUSAL)
     for sender in senders(view, topic):
-        refusal = owner.heard(topic, sender, Signed[StudyRefusal]) if sender in contributors else None
+        refusal = owner.heard(topic, sender, Signed[StudyRefusal]) if sender in owner.contributors else None
         if refusal is None:
             continue
         public = public_text(owner.study, sender)

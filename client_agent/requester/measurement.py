@@ -9,25 +9,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.learning.ridge import JudgedOn, JudgingForm
-from client_agent.requester.openings import open_sites, query_vector
+from client_agent.requester.openings import AROUND_OPENED, query_vector
 from client_agent.requester.own_update import own_noise
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.site.failpoints import Point
-from client_agent.study.contribution import EncodedFile
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
 from host.files import write_pieces
+from host.frozen import Frozen
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation
 from protocol.messages.control import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
-from protocol.mpc.measurement import OpenedSite
-from protocol.parameters import StudyParameters
 from protocol.protection.shares import encode_vector
 from protocol.ranking import error_bound, predictor, query_scale
 
@@ -69,10 +64,9 @@ _QUERY: Final = "judging.ring"
 _RECORD: Final = "judging.json"
 
 
-class Judging(BaseModel):
+class Judging(Frozen):
     """The requester's memory of its query: its scale, and what an opened product lacks."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     scale: float
     constant: float
     error_bound: float
@@ -113,10 +107,6 @@ def make_judging(owner: Participant, round_number: int) -> Judging:
     return owner.journal.once(folder / _RECORD, Judging, made)
 
 
-def judging_file(owner: Participant, round_number: int, parameters: StudyParameters) -> EncodedFile:
-    return EncodedFile(owner.journal.round_folder(round_number) / _QUERY, parameters.dimension)
-
-
 _RANKING_LOST: Final = (
     "one server lost its half of what is opened, and sites are ranked once per study; another study can rank them"
 )
@@ -145,29 +135,22 @@ class RankingRound(RequesterRound):
     def query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
         """The same query for every site."""
         ones = (self._parameters.weight_grid,) * len(targets)
-        query = judging_file(self._owner, self._number, self._parameters)
+        query = self._owner.encoded_at(self._number, _QUERY, self._parameters.dimension)
         return query_vector(challenge, query, ones, self._parameters)
 
     def _opened(self, a: RoundView, b: RoundView) -> Ranking:
         owner = self._owner
-        path = owner.journal.folder / RANKING_FILE
-        known = owner.journal.read(path, Ranking)
-        if known is not None:
-            return known
-        ranking = self.opened_or_none(lambda: self._open(a, b))
-        if ranking is None:
-            ranking = self._ranking().model_copy(update={"problem": _RANKING_LOST})
-        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
-        owner.journal.write(path, ranking)
-        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
-        return ranking
+
+        def made() -> Ranking:
+            lost = self._ranking().model_copy(update={"problem": _RANKING_LOST})
+            return self.opened_or_none(lambda: self._open(a, b)) or lost
+
+        return owner.journal.once(owner.journal.folder / RANKING_FILE, Ranking, made, AROUND_OPENED)
 
     def _open(self, a: RoundView, b: RoundView) -> Ranking:
         judging, own = make_judging(self._owner, self._number), self._context.site
-        agreed, shares = self._openings.shares(a, b)
-        numerators = dict.fromkeys(agreed.sites, self._parameters.weight_grid)
-        opened = open_sites(shares, numerators, self._parameters, self._announcement.opens)
-        others: tuple[OpenedSite, ...] = tuple(one for one in opened if one.site != own)
+        agreed, opened = self._openings.sites(a, b)
+        others = tuple(one for one in opened if one.site != own)
         losses, failed = losses_of(others, judging.constant, judging.scale)
         said = {refused.site: _said(refused) for refused in self._declines.values()}
         absent = [site for site in self._announcement.listed if site not in agreed.sites]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
+from host.frozen import Frozen
 from host.randomness import Randomness
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
@@ -18,6 +18,7 @@ from protocol.messages import bodies
 from protocol.messages.control import (
     AgreedSet,
     OpeningHeader,
+    Purpose,
     ReleaseSet,
     Roster,
     RoundView,
@@ -25,9 +26,9 @@ from protocol.messages.control import (
     require_signatures,
 )
 from protocol.mpc import measurement
-from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
+from protocol.mpc.measurement import OpenedSite, open_all
 from protocol.mpc.sketch import sketch_shares
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import StudyParameters
 from protocol.rounds.agreement import check_transcript
 from protocol.rounds.judgement import RequesterFacts, RoundRule, judge, judge_sum
 from protocol.rules.interface import Measured
@@ -66,26 +67,16 @@ def seal_queries(
     return sealed
 
 
-def open_sites(
-    shares: Mapping[Side, tuple[OpeningShare, ...]],
-    numerators: Mapping[str, int],
-    parameters: StudyParameters,
-    opens: Needs = Needs.DISTANCES,
-) -> tuple[OpenedSite, ...]:
-    """Range check of every site and what else the round opens, from both servers' shares."""
-    return open_all(shares[Side.A], shares[Side.B], numerators, parameters, opens)
-
-
+AROUND_OPENED: Final = (Point.BEFORE_OPENED_JOURNALLED, Point.AFTER_OPENED_JOURNALLED)
 _NOBODY: Final = {"took_part": (), "pairs": ()}
 
 
-class Opened(BaseModel):
+class Opened(Frozen):
     """The values that the requester opened about one attempt, and the release set that follows from them.
 
     Where nothing is summed there is no such set, and nobody took part in what says nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     measured: Measured
     left_out: tuple[str, ...]
     release_set: Signed[ReleaseSet] | None
@@ -129,58 +120,38 @@ class Openings:
 
     def opened(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
         """Opened once and journalled, so that one release set is signed a round."""
-        owner = self._owner
-        path = owner.journal.attempt_folder(self._number, a.attempt) / "opened.json"
-        known = owner.journal.read(path, Opened)
-        if known is not None:
-            return known
-        opened = self._judged_sites(a, b, facts)
-        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
-        owner.journal.write(path, opened)
-        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
-        return opened
+        journal = self._owner.journal
+        path = journal.attempt_folder(self._number, a.attempt) / "opened.json"
+        return journal.once(path, Opened, lambda: self._judged_sites(a, b, facts), AROUND_OPENED)
 
     def _judged_sites(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
         """Judge by both servers' shares; where nothing can be measured, whoever is in the agreed set stays."""
-        if not self._announcement.protection.plan.opens:
+        if self._announcement.protection.plan.opens:
+            agreed, sites = self.sites(a, b)
+        else:
             agreed = self._agreed(a, b)
-            numerators = {site: self.numerator(site) for site in agreed.sites}
-            return self.judged(agreed, [OpenedSite(site, True) for site in agreed.sites], numerators, a.attempt, facts)
-        agreed, shares = self.shares(a, b)
-        numerators = {site: self.numerator(site) for site in agreed.sites}
-        parameters = self._owner.study.parameters_in(self._announcement.purpose)
-        sites = open_sites(shares, numerators, parameters, self._announcement.opens)
-        return self.judged(agreed, sites, numerators, a.attempt, facts)
+            sites = tuple(OpenedSite(site, True) for site in agreed.sites)
+        return self.judged(agreed, sites, a.attempt, facts)
 
-    def shares(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, dict[Side, tuple[OpeningShare, ...]]]:
-        """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
-        study = self._owner.study.name
+    def sites(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, tuple[OpenedSite, ...]]:
+        """Everybody's range check and what else the attempt opens, from both servers' shares.
+
+        Raises: UnknownResource; evidence that does not hold
+        """
+        study = self._owner.study
         agreed, _, transcript_digest = self.transcript(a, b)
         most = bodies.most_opening_bytes(len(agreed.sites))
-        fetched = self._context.at_both(lambda client: client.opening(study, self._number, a.attempt, most))
-        return agreed, {
-            side: bodies.read_opening(
-                fetched[side],
-                OpeningHeader(
-                    transcript_digest=transcript_digest,
-                    side=side,
-                    checked=agreed.sites,
-                    opens=self._announcement.opens,
-                ),
-                self._context.site,
-                self._context.keys.sealing,
-            )
-            for side in Side
-        }
+        fetched = self._context.at_both(lambda client: client.opening(study.name, self._number, a.attempt, most))
+        opens, checked = self._announcement.opens, agreed.sites
+        headers = [
+            OpeningHeader(transcript_digest=transcript_digest, side=side, checked=checked, opens=opens) for side in Side
+        ]
+        own, key = self._context.site, self._context.keys.sealing
+        at_a, at_b = (bodies.read_opening(fetched[header.side], header, own, key) for header in headers)
+        parameters = study.parameters_in(self._announcement.purpose)
+        return agreed, open_all(at_a, at_b, self._numerators(agreed), parameters, opens)
 
-    def judged(
-        self,
-        agreed: AgreedSet,
-        sites: Sequence[OpenedSite],
-        numerators: dict[str, int],
-        attempt: int,
-        facts: RequesterFacts,
-    ) -> Opened:
+    def judged(self, agreed: AgreedSet, sites: Sequence[OpenedSite], attempt: int, facts: RequesterFacts) -> Opened:
         """Keep those that are in range, no longer than a clipped update can be, and selected by the rule."""
         owner, own = self._owner, self._context.site
         study, opens = owner.study, self._announcement.opens
@@ -188,7 +159,7 @@ class Openings:
             judged = judge_sum(sites, own, self._number)
         else:
             by = RoundRule(study.rule, owner.rule, owner.progress.rule_state, study.parameters)
-            judged = judge(sites, facts, numerators, by, round=self._number, opens=opens)
+            judged = judge(sites, facts, self._numerators(agreed), by, round=self._number, opens=opens)
         if not self._announcement.purpose.plan.summed:
             measured = judged.measured if judged.measured_anybody else judged.measured.model_copy(update=_NOBODY)
             return Opened(measured=measured, left_out=judged.failed, release_set=None)
@@ -202,10 +173,14 @@ class Openings:
         )
         enough = judged.releases(self._announcement.least_contributors)
         return Opened(
-            measured=judged.measured,
-            left_out=judged.failed,
-            release_set=owner.signed(release) if enough else None,
+            measured=judged.measured, left_out=judged.failed, release_set=owner.signed(release) if enough else None
         )
+
+    def _numerators(self, agreed: AgreedSet) -> dict[str, int]:
+        """Weights over the grid; in a ranking nobody is weighed."""
+        if self._announcement.purpose is Purpose.RANKING:
+            return dict.fromkeys(agreed.sites, self._owner.study.parameters_in(Purpose.RANKING).weight_grid)
+        return {site: self.numerator(site) for site in agreed.sites}
 
     def numerator(self, site: str) -> int:
         """A site's weight over the grid. Raises: ProtocolViolation"""

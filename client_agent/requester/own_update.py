@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.contribution import EncodedFile, journal_encoded
 from client_agent.study.participant import Participant
+from host.frozen import Frozen
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ProtocolViolation
 from protocol.messages.control import Announcement, Purpose
@@ -29,25 +29,21 @@ _NOISE: Final = "own_noise.json"
 _FROM_MEAN: Final = "from_mean.json"
 
 
-class OwnNoise(BaseModel):
+class OwnNoise(Frozen):
     """tr Cov of the clipped update, and its standard error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     variance: float
     error: float
 
 
-class FromMean(BaseModel):
+class FromMean(Frozen):
     """The distance of the update from the plain mean of everybody's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     distance: float
 
 
 def learns_from(rule: Rule, purpose: Purpose) -> bool:
-    """Return whether a rule that weighs by risk learns from such a round: from measurements, or from every sum of
-    updates.
-    """
+    """Return whether a rule that weighs by risk learns from such a round: a measurement, or any sum of updates."""
     return isinstance(rule, RiskRule) and purpose is (Purpose.MEASURE if rule.measures else Purpose.UPDATE)
 
 
@@ -91,10 +87,9 @@ _ENCODED: Final = "probe.ring"
 _RECORD: Final = "probe.json"
 
 
-class Probe(BaseModel):
+class Probe(Frozen):
     """||v|| of the clipped probe v, and <g_0, v> with the requester's own clipped update."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     norm: float
     inner_product: float
 
@@ -129,4 +124,4 @@ def make_probe(owner: Participant, announcement: Announcement) -> Probe:
 
 def probe_file(owner: Participant, round_number: int) -> EncodedFile:
     """Chunk access to the encoded probe."""
-    return EncodedFile(owner.journal.round_folder(round_number) / _ENCODED, owner.study.parameters.dimension)
+    return owner.encoded_at(round_number, _ENCODED, owner.study.parameters.dimension)

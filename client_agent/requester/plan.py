@@ -15,7 +15,7 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.site.context import agree_to_cohort
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.isolation import colluders, propose_sum
-from client_agent.study.summary import SUMMARY_FILE, Summary, spec_of
+from client_agent.study.summary import SUMMARY_FILE, Summary, summary_of
 from protocol.arithmetic.ring import SEED_BYTES
 from protocol.errors import Clause, PolicyRefusal
 from protocol.messages.control import (
@@ -212,14 +212,13 @@ def _first_agreed(
 def situation(owner: RequesterStudy) -> Situation:
     """Return the situation from which the next round is planned."""
     study, progress, state = owner.study, owner.progress, owner.state
-    contributors = tuple(party.name for party in owner.context.roster.contributors)
-    removed = tuple(one.site for one in progress.welcomed if one.site not in contributors)
+    removed = tuple(one.site for one in progress.welcomed if one.site not in owner.contributors)
     return Situation(
         study=study,
         rule=owner.rule,
         rule_state=progress.rule_state,
         memory=progress.memory,
-        contributors=contributors,
+        contributors=owner.contributors,
         away=(*progress.dropped, *progress.tags_wrong, *removed),
         model_version=state.model_version or 0,
         least_isolation=owner.context.policy.least_isolation,
@@ -242,8 +241,7 @@ def _model_digest(owner: RequesterStudy, round_number: int) -> str:
 
 
 def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list: WeightList) -> None:
-    contributors = tuple(party.name for party in owner.context.roster.contributors)
-    terms = Terms(owner.study.parameters, contributors, owner.rule, owner.context.policy)
+    terms = Terms(owner.study.parameters, owner.contributors, owner.rule, owner.context.policy)
     check_for_every_site(announcement, weight_list, terms, owner.progress.memory)
 
 
@@ -268,9 +266,7 @@ def plan_round(owner: RequesterStudy) -> RoundPlan | None:
 
 
 def after_summary(owner: RequesterStudy, settled: Settled, announcement: Announcement) -> dict[str, object]:
-    """Return the requester's state after a summary: summarised, one more try without those who declined, or no more
-    tries.
-    """
+    """Return the requester's state after a summary: it is here, tried once more without who declined, or given up."""
     number, tries = announcement.round, owner.progress.summary_rounds + 1
     declined = {refused.site for refused in settled.declines if not refused.passes}
     changes: dict[str, object] = {
@@ -296,13 +292,5 @@ def summary_missing(owner: RequesterStudy) -> str:
 
 
 def _give_up(owner: RequesterStudy, number: int, problem: str) -> None:
-    spec = spec_of(owner.study)
-    none = Summary(
-        study=owner.study.name,
-        round=number,
-        least_examples=spec.least_examples,
-        rounded_to=spec.rounded_to,
-        problem=problem,
-    )
-    owner.journal.write(owner.journal.folder / SUMMARY_FILE, none)
+    owner.journal.write(owner.journal.folder / SUMMARY_FILE, summary_of(owner.study, number, problem=problem))
     owner.event(EventKind.STUDY, number, f"there is no summary: {problem}")

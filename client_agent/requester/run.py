@@ -216,9 +216,7 @@ class Requester(RequesterStudy):
             if plan is None:
                 return None
             path = self.journal.round_folder(plan.announcement.message.round) / "plan.json"
-            self.journal.reach(Point.BEFORE_PLAN_JOURNALLED)
-            self.journal.write(path, plan)
-            self.journal.reach(Point.AFTER_PLAN_JOURNALLED)
+            self.journal.write(path, plan, (Point.BEFORE_PLAN_JOURNALLED, Point.AFTER_PLAN_JOURNALLED))
         memory = remember_contribution(self.progress.memory, plan.announcement.message, plan.weight_list)
         self.keep(memory=memory)
         return plan
@@ -227,7 +225,7 @@ class Requester(RequesterStudy):
 
     def settle(self, plan: RoundPlan, settled: Settled) -> None:
         """Rule, memory and list of absentees after a round; then its record."""
-        absent = absences(self._contributors(), self.progress, plan.announcement.message, settled)
+        absent = absences(self.contributors, self.progress, plan.announcement.message, settled)
         changes = self._after(plan, settled)
         # The record comes before the durable write: a crash in between settles the round again, and records it once.
         changes["next_round"] = plan.announcement.message.round + 1
@@ -338,9 +336,6 @@ class Requester(RequesterStudy):
                 absences=absent,
             )
         )
-
-    def _contributors(self) -> tuple[str, ...]:
-        return tuple(party.name for party in self.context.roster.contributors)
 
     # --- the end ---
 

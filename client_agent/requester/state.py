@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.site.events import Absence, Absent, RoundEnd
 from client_agent.site.letters import CountedClasses
+from host.frozen import Frozen
 from protocol.errors import Clause, ErrorCode
 from protocol.messages.control import Announcement, RoundOutcome, Signed, StudyEnd, WeightList
 from protocol.policy.memory import SiteMemory
@@ -17,10 +18,9 @@ from protocol.rules.interface import Measured, RuleState
 from protocol.text import printable
 
 
-class Welcomed(BaseModel):
+class Welcomed(Frozen):
     """The model version a site was last sent."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     version: int
 
@@ -67,10 +67,9 @@ class RequesterState(BaseModel):
         return self.next_round - 1 - apart
 
 
-class RoundPlan(BaseModel):
+class RoundPlan(Frozen):
     """A round as it was decided, before anything was sent."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     announcement: Signed[Announcement]
     weight_list: WeightList
     previous: PastRelease | None

@@ -13,15 +13,7 @@ from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.mail import Notice, read_notice
 from client_agent.study.participant import Participant
-from client_agent.study.release import shown_ends
-from protocol.errors import (
-    Clause,
-    ConfigurationError,
-    PolicyRefusal,
-    RefusedMessage,
-    Unavailable,
-    UnknownResource,
-)
+from protocol.errors import Clause, ConfigurationError, PolicyRefusal, RefusedMessage, Unavailable, UnknownResource
 from protocol.messages.control import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
 from protocol.messages.letter import LetterKind, Topic
 from protocol.policy.memory import remember_skip
@@ -148,11 +140,7 @@ class RequesterStudy(Participant):
             reason=reason[:_REASON_CHARACTERS],
         )
         self.journal.reach(Point.BEFORE_END_JOURNALLED)
-        self.keep(
-            end=self.signed(end),
-            why=f"{state.value}: {why or reason}",
-            alone=state is StudyEndState.LOCAL_ONLY,
-        )
+        self.keep(end=self.signed(end), why=f"{state.value}: {why or reason}", alone=state is StudyEndState.LOCAL_ONLY)
         self.journal.reach(Point.AFTER_END_JOURNALLED)
         self.event(EventKind.STUDY, None, self.progress.why)
 
@@ -163,11 +151,9 @@ class RequesterStudy(Participant):
             views = self.watch.both()
             if views is not None:
                 self.follow_roster(views)
-                shown = shown_ends(views, self.context.roster, self.study_digest)
-                for forged in shown.refused:
-                    self.problem_once(None, forged.detail)
-                if shown.first is not None and self.progress.end is None:
-                    raise StudyOver(shown.first)
+                end = self.ends(views).first
+                if end is not None and self.progress.end is None:
+                    raise StudyOver(end)
                 answer = found(*views)
                 if answer is not None:
                     return answer

@@ -7,14 +7,14 @@ attempt one word is signed, journalled before it is sent, and sent again as it i
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.net.server_client import ServerClient
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.failpoints import Point
+from host.frozen import Frozen
 from protocol.errors import RefusedMessage, UnknownResource
 from protocol.messages.control import (
     Go,
@@ -34,20 +34,16 @@ _B_FIRST = (Side.B, Side.A)
 """A ends the round as soon as it hears that tags failed."""
 
 
-class Said(BaseModel):
+class Said(Frozen):
     """The one word that this requester signed about an attempt's tags."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     go: Signed[Go] | None = None
     failed: Signed[TagsFailed] | None = None
 
 
-class Wrong(BaseModel):
-    """The sites whose tags are wrong; ``server_lied``: a server's word does not fit the other's, or this site's own
-    knowledge.
-    """
+class Wrong(Frozen):
+    """The sites whose tags are wrong; ``server_lied``: a server's word does not fit the other's or this site's own."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     sites: tuple[str, ...]
     server_lied: bool
 
@@ -66,9 +62,8 @@ class TagChecks:
 
         Raises: UnknownResource, when a view lacks its commitment; BadSignature, AnnouncementMismatch
         """
-        said = self._said(a.attempt)
-        if said is None:
-            said = self._judged(release, a, b)
+        around = Point.BEFORE_TAGS_JUDGED, Point.AFTER_TAGS_JUDGED
+        said = self._owner.journal.once(self._file(a.attempt), Said, lambda: self._judged(release, a, b), around)
         if said.go is not None:
             go = said.go
             self._context.at_both(lambda client: client.go(self._owner.study.name, go))
@@ -82,8 +77,8 @@ class TagChecks:
 
         The servers keep their shares for this: what was not fetched before a crash is asked for again.
         """
-        said = self._said(attempt)
-        if said is None or said.failed is None:
+        said = self.said(attempt)
+        if said.failed is None:
             return None
         shares = self._shares(said.failed, attempt)
         if len(shares) < len(Side):  # it had ended the round before it heard of this: nobody can tell
@@ -109,12 +104,7 @@ class TagChecks:
 
         checks = self._context.at_both(checked)
         stated = judged(release.message, (committed[Side.A], committed[Side.B]), (checks[Side.A], checks[Side.B]))
-        signed = owner.signed(stated)
-        said = Said(go=signed) if isinstance(stated, Go) else Said(failed=signed)
-        owner.journal.reach(Point.BEFORE_TAGS_JUDGED)
-        owner.journal.write(self._folder(a.attempt) / "tags.json", said)
-        owner.journal.reach(Point.AFTER_TAGS_JUDGED)
-        return said
+        return Said(go=owner.signed(stated)) if isinstance(stated, Go) else Said(failed=owner.signed(stated))
 
     def _committed(self, release: Signed[ReleaseSet], side: Side, view: RoundView) -> Signed[OutputCommitment]:
         if view.commitment is None:
@@ -127,32 +117,24 @@ class TagChecks:
     def _shares(self, failed: Signed[TagsFailed], attempt: int) -> dict[Side, Signed[TagShares]]:
         """Return both servers' shares, B's first; a server that refuses them has none."""
         found: dict[Side, Signed[TagShares]] = {}
+        around = Point.BEFORE_TAG_SHARES_JOURNALLED, Point.AFTER_TAG_SHARES_JOURNALLED
         for side in _B_FIRST:
-            kept = self._folder(attempt) / f"tag-shares-{side.value}.json"
-            shares = self._owner.journal.read(kept, Signed[TagShares])
-            if shares is None:
-                try:
-                    shares = self._context.clients[side].tags_failed(self._owner.study.name, failed)
-                except RefusedMessage as refused:
-                    self._owner.problem(self._announcement.round, refused.detail)
-                    continue
-                self._owner.journal.reach(Point.BEFORE_TAG_SHARES_JOURNALLED)
-                self._owner.journal.write(kept, shares)
-                self._owner.journal.reach(Point.AFTER_TAG_SHARES_JOURNALLED)
-            found[side] = shares
+            ask = partial(self._context.clients[side].tags_failed, self._owner.study.name, failed)
+            try:
+                kept = self._file(attempt, side)
+                found[side] = self._owner.journal.once(kept, Signed[TagShares], ask, around)
+            except RefusedMessage as refused:
+                self._owner.problem(self._announcement.round, refused.detail)
         return found
 
     def said(self, attempt: int) -> Said:
         """Return what was said of an attempt's tags; nothing where nothing was."""
-        return self._said(attempt) or Said()
+        return self._owner.journal.read(self._file(attempt), Said) or Said()
 
     def shares(self, attempt: int) -> tuple[Signed[TagShares], ...]:
-        kept = (self._folder(attempt) / f"tag-shares-{side.value}.json" for side in Side)
-        found = (self._owner.journal.read(path, Signed[TagShares]) for path in kept)
+        found = (self._owner.journal.read(self._file(attempt, side), Signed[TagShares]) for side in Side)
         return tuple(shares for shares in found if shares is not None)
 
-    def _said(self, attempt: int) -> Said | None:
-        return self._owner.journal.read(self._folder(attempt) / "tags.json", Said)
-
-    def _folder(self, attempt: int) -> Path:
-        return self._owner.journal.attempt_folder(self._announcement.round, attempt)
+    def _file(self, attempt: int, shares_of: Side | None = None) -> Path:
+        name = "tags.json" if shares_of is None else f"tag-shares-{shares_of.value}.json"
+        return self._owner.journal.attempt_folder(self._announcement.round, attempt) / name

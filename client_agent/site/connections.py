@@ -15,7 +15,7 @@ import structlog
 from client_agent.net.contacts import CLOCK_ERROR_S, CONTACTS, Contacts, NotedTransport
 from client_agent.net.ledger import Ledger
 from client_agent.net.server_client import ServerClient
-from client_agent.net.transport import CountingTransport, Paces, tls_context
+from client_agent.net.transport import CountingTransport, Pace, Paces, tls_context
 from client_agent.net.watch import Complaints, words_of
 from client_agent.settings import AgentSettings
 from client_agent.site.events import AgentEvent, EventKind, EventSink
@@ -94,7 +94,8 @@ def _require_own(state_dir: Path, site: str, chain: RosterChain) -> None:
 
 def _over_tls(settings: AgentSettings) -> Connect:
     context, proxy = tls_context(settings.ca), settings.web_proxy
-    paces = Paces.of(settings.bandwidth_up_bytes_per_s, settings.bandwidth_down_bytes_per_s)  # over both servers
+    caps = settings.bandwidth_up_bytes_per_s, settings.bandwidth_down_bytes_per_s
+    paces = Paces(*(None if cap is None else Pace(cap) for cap in caps))  # over both servers
     return lambda server, ledger: CountingTransport(server, context, ledger, proxy=proxy, paces=paces)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
+from client_agent.net.exchange import CLASS_OF_CODE
 from client_agent.site.enrolment_folder import Joined, Wanted, is_joined, make_folder, open_folder
 from host.network import ProxyRefused, WebProxy, open_tunnel, require_apart, why_unreachable
 from host.output_files import rewrite
@@ -147,20 +148,11 @@ class Asking:
                 "it; nothing was taken from it: run the same command again"
             ) from None
         if isinstance(answer, Refused):
-            raise _error(answer, self.card.party.name)
+            refusal = CLASS_OF_CODE.get(answer.code.value, MalformedMessage)
+            raise refusal(f"{self.card.party.name}: {answer.detail}")
         if not isinstance(answer, kind):
             raise MalformedMessage(f"{self.card.party.name} answered another question: ask again")
         return answer
-
-
-def _error(refused: Refused, operator: str) -> MoietyError:
-    kinds = [kind for kind in _tree(MoietyError) if kind.__dict__.get("code") is refused.code]
-    plain = [kind for kind in kinds if kind.__init__ is MoietyError.__init__]
-    return (plain[-1] if plain else MalformedMessage)(f"{operator}: {refused.detail}")
-
-
-def _tree(root: type[MoietyError]) -> list[type[MoietyError]]:
-    return [one for kind in root.__subclasses__() for one in (kind, *_tree(kind))]
 
 
 @dataclass(frozen=True)
@@ -353,12 +345,7 @@ def _require_time(pair: Pair, now_s: float) -> None:
 
 def _require_of(pair: Pair, cards: tuple[OperatorCard, OperatorCard]) -> None:
     for one, card in zip(pair, cards, strict=True):
-        if (one.federation, one.side, one.operator, one.url) != (
-            card.federation,
-            card.side,
-            card.party.name,
-            card.url,
-        ):
+        if (one.federation, one.side, one.operator, one.url) != (card.federation, card.side, card.party.name, card.url):
             raise ConfigurationError(
                 f"the invitation of {one.operator!r} and its card disagree: it was changed; copy it once more"
             )

@@ -157,10 +157,6 @@ def compose_text(site: str, data: Path) -> str:
     """``data``: the data folder on the machine that holds the joined folder; the containers see it as /data."""
     project = f"moiety-{site}"
     mount = json.dumps(f"${{MOIETY_DATA:-{data}}}:/data:ro")
-    return _agent_text(site, project, mount) + _commands_text(mount) + _page_text(mount) + _around_text(project)
-
-
-def _agent_text(site: str, project: str, mount: str) -> str:
     return f"""# The agent of {site}. Start, once the roster is here: docker compose up -d (in this folder)
 # Every other command: docker compose run --rm moiety ... --config /etc/moiety/settings.toml
 # The site's page, for a browser on this machine: docker compose run --rm page (docs/joining.md says how to build it)
@@ -186,11 +182,6 @@ services:
       - state:/var/lib/moiety
     networks: [outside]
 {LOGGED}\
-"""
-
-
-def _commands_text(mount: str) -> str:
-    return f"""\
   moiety: # for commands: it alone may write into this folder, the roster for instance
     image: ${{MOIETY_AGENT_IMAGE:-moiety-agent:local}}
     profiles: [commands]
@@ -203,11 +194,6 @@ def _commands_text(mount: str) -> str:
       - {mount}
       - state:/var/lib/moiety
     networks: [outside]
-"""
-
-
-def _page_text(mount: str) -> str:
-    return f"""\
   page: # on this machine's own loopback, where the browser is; it calls nobody
     image: ${{MOIETY_PAGE_IMAGE:-moiety-agent-page:local}}
     profiles: [commands]
@@ -221,11 +207,7 @@ def _page_text(mount: str) -> str:
       - .:/etc/moiety:ro
       - {mount}
       - state:/var/lib/moiety
-"""
 
-
-def _around_text(project: str) -> str:
-    return f"""
 networks:
   outside:
 

@@ -6,21 +6,20 @@ site weighs itself, a site knows its own weight alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel
 
 from client_agent.learning.scores import Score
 from host.files import append_durably
+from host.frozen import Frozen
 from protocol.messages.control import ListedWeight, Purpose
 from protocol.rules.interface import Measured
 from protocol.text import printable, printable_lines
 
-_TAIL_BYTES: Final = 2**16
 METRICS: Final = "metrics.jsonl"
 """The file of round records in a study's journal."""
 Shown = Annotated[str, AfterValidator(printable)]
@@ -41,10 +40,9 @@ class RoundEnd(StrEnum):
     FINISHED = "finished"
 
 
-class SiteValue(BaseModel):
+class SiteValue(Frozen):
     """A number about one site."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     value: float
 
@@ -53,18 +51,16 @@ def site_values(numbers: Iterable[tuple[str, float]]) -> tuple[SiteValue, ...]:
     return tuple(SiteValue(site=site, value=value) for site, value in numbers)
 
 
-class Phase(BaseModel):
+class Phase(Frozen):
     """Seconds spent in one phase of a round."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     seconds: float
 
 
-class SitePair(BaseModel):
+class SitePair(Frozen):
     """A number about two sites."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     first: str
     second: str
     value: float
@@ -81,10 +77,9 @@ class Absent(StrEnum):
     FAILED_CHECK = "failed_check"
 
 
-class Absence(BaseModel):
+class Absence(Frozen):
     """A site that is not in a round; ``text`` is what it said of it, where it said something."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     why: Absent
     text: Shown = ""
@@ -99,15 +94,13 @@ class Absence(BaseModel):
         return f"{self.site} ({self.why.value.replace('_', ' ')}, as before)"
 
 
-class RoundValues(BaseModel):
+class RoundValues(Frozen):
     """The values that an agent and a simulation record alike of a round: who was left out, and the requester's numbers
     on sites.
 
     ``failed_check`` were left out of the sum by a check, ``declined`` by their own policy. ``alphas`` are the weights
     after the round in full precision; the others are what was opened, empty where the rule does not have it opened.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     failed_check: tuple[str, ...] = ()
     declined: tuple[str, ...] = ()
@@ -201,10 +194,9 @@ class EventKind(StrEnum):
     FINISHED = "finished"
 
 
-class AgentEvent(BaseModel):
+class AgentEvent(Frozen):
     """Something a person may want to see now; ``record`` is set for ROUND."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     kind: EventKind
     site: str
     study: str
@@ -223,36 +215,26 @@ def append_record(path: Path, record: RoundRecord) -> None:
 
 def read_metrics(path: Path) -> tuple[RoundRecord, ...]:
     """All complete records of a metrics file."""
-    if not path.exists():
-        return ()
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return tuple(RoundRecord.model_validate_json(line) for line in lines[:-1] if line.endswith("}"))
+    return tuple(RoundRecord.model_validate_json(line) for line in _whole_lines(path))
 
 
 def last_metrics(path: Path) -> RoundRecord | None:
-    """The last complete record of a metrics file, however long that is; None before the first one."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        end, size = file.seek(0, os.SEEK_END), _TAIL_BYTES
-        while True:
-            begin = max(0, end - size)
-            file.seek(begin)
-            lines = file.read(end - begin).split(b"\n")[:-1]  # what follows the last line's end is not complete
-            whole = lines if begin == 0 else lines[1:]
-            found = next((line for line in reversed(whole) if line.endswith(b"}")), None)
-            if found is not None or begin == 0:
-                return None if found is None else RoundRecord.model_validate_json(found)
-            size *= 2
+    """The last complete record of a metrics file; None before the first one. No other one is parsed."""
+    lines = _whole_lines(path)
+    return RoundRecord.model_validate_json(lines[-1]) if lines else None
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # behind the last end nothing is complete
+    return [line for line in lines if line.endswith(b"}")]
 
 
 _SHARED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.DISCARDED})
 
 
-class Reward(BaseModel):
+class Reward(Frozen):
     """One site's part in a study; ``weights`` is None where only the site itself knows them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     rounds: int
     weights: float | None
@@ -270,7 +252,7 @@ def rewards_of(records: Sequence[RoundRecord], own: str, requester: str) -> tupl
     A round that is recorded twice, by a crash in between, counts once. The requester's weight is 1 unless the list
     says another.
     """
-    rounds = {record.round: record for record in records if _counts(record)}
+    rounds = {one.round: one for one in records if one.state in _SHARED and one.purpose.plan.steps_model}
     return rewards_in(
         [{name: _weight(name, record, own, requester) for name in record.took_part} for record in rounds.values()]
     )
@@ -279,10 +261,6 @@ def rewards_of(records: Sequence[RoundRecord], own: str, requester: str) -> tupl
 def _reward(site: str, weights: Sequence[float | None]) -> Reward:
     known = [weight for weight in weights if weight is not None]
     return Reward(site=site, rounds=len(weights), weights=sum(known) if len(known) == len(weights) else None)
-
-
-def _counts(record: RoundRecord) -> bool:
-    return record.state in _SHARED and record.purpose.plan.steps_model
 
 
 def _weight(name: str, record: RoundRecord, own: str, requester: str) -> float | None:

@@ -9,8 +9,9 @@ import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -22,22 +23,22 @@ from protocol.messages.control import Party, Roster, Signed, check_signature, re
 from protocol.messages.roster import RosterChange
 from protocol.roster.chain import Given, RosterChain, Wanted, proposed, require_extension, signed_by, signers
 from protocol.roster.enrolment import Changing, Founding, NamedSite, Registrant, first_roster, require_fingerprint
-from protocol.roster.keyfile import PartyKeys
 
 _FILE: Final = "admitted.json"
 _BEGIN_ANEW_S: Final = 60.0
 _PAUSE_S: Final = 0.5
 _ADMITTED: Final = TypeAdapter(dict[str, str])
+M = TypeVar("M", Roster, RosterChange)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A site as both operators show it; None where one has not seen it yet. ``here``: compared by the requester."""
+    """A site as both operators show it; None where one has not seen it yet. ``here``: the digest compared here."""
 
     name: str
     a: Registrant | None
     b: Registrant | None
-    here: bool
+    here: str | None
 
     @property
     def party(self) -> Party | None:
@@ -54,7 +55,8 @@ class Candidate:
             for side, one in (("a", self.a), ("b", self.b))
             if one is None or not one.admitted
         ]
-        return (*found, *(() if self.here else (f"you: moiety site admit {self.name} --fingerprint '...'",)))
+        here = self.party is not None and self.here == self.party.digest()
+        return (*found, *(() if here else (f"you: moiety site admit {self.name} --fingerprint '...'",)))
 
 
 def candidates(joined: Joined, together: Together) -> tuple[Candidate, ...]:
@@ -63,13 +65,8 @@ def candidates(joined: Joined, together: Together) -> tuple[Candidate, ...]:
     Raises: ConfigurationError
     """
     a, b = ({one.party.name: one for one in standing.registrants} for standing in together.standings)
-    admitted = _read(joined.folder)
-    found = []
-    for name in sorted(a.keys() | b.keys()):
-        one = Candidate(name, a.get(name), b.get(name), here=False)
-        digest = joined.party.digest() if name == joined.party.name else admitted.get(name)
-        found.append(Candidate(name, one.a, one.b, here=one.party is not None and digest == one.party.digest()))
-    return tuple(found)
+    admitted = {**_read(joined.folder), joined.party.name: joined.party.digest()}
+    return tuple(Candidate(name, a.get(name), b.get(name), admitted.get(name)) for name in sorted(a.keys() | b.keys()))
 
 
 def admit(joined: Joined, together: Together, name: str, fingerprint: str) -> None:
@@ -94,19 +91,29 @@ def found(
     together = look(joined, send, clock)
     if together.roster is not None:
         return together.roster
-    askings = [Asking(card, joined.keys, joined.party, send, clock) for card in joined.cards]
+    askings = askings_of(joined, send, clock)
     there = next((one.roster for one in together.standings if one.roster is not None), None)
     roster = _proposed(joined, together, without) if there is None else _begun(joined, there)
-    founding = _founding(roster, joined.keys)
-    signed = sign(roster, joined.party.name, joined.keys.signing)
-    for asking in askings:  # each signs before either has it in place
-        signature = asking.sign(founding).signature
-        check_signature(roster, signature, asking.card.party)
-        signed = with_signature(signed, signature)
+    signed = _signed_by_both(askings, sign(roster, joined.party.name, joined.keys.signing), _founding)
     for asking in askings:
-        if not asking.sign(founding.model_copy(update={"signatures": signed.signatures})).in_place:
-            raise RosterRefused(f"{asking.card.party.name} did not put the signed roster in place: run this again")
+        _put(asking, _founding(signed), "roster")
     return _taken(joined, send, clock)
+
+
+def _signed_by_both(
+    askings: tuple[Asking, Asking], signed: Signed[M], asked: Callable[[Signed[M]], Founding | Changing]
+) -> Signed[M]:
+    """Each signs before either has it in place."""
+    for asking in askings:
+        signature = asking.sign(asked(signed)).signature
+        check_signature(signed.message, signature, asking.card.party)
+        signed = with_signature(signed, signature)
+    return signed
+
+
+def _put(asking: Asking, signed: Founding | Changing, what: str) -> None:
+    if not asking.sign(signed).in_place:
+        raise RosterRefused(f"{asking.card.party.name} did not put the signed {what} in place: run this again")
 
 
 def _taken(joined: Joined, send: Send, clock: Callable[[], float]) -> Signed[Roster]:
@@ -126,9 +133,7 @@ def _taken(joined: Joined, send: Send, clock: Callable[[], float]) -> Signed[Ros
 
 
 def _begun(joined: Joined, there: Signed[Roster]) -> Roster:
-    """Return the roster that this requester signed before, and one operator has already. Raises: RosterRefused,
-    BadSignature
-    """
+    """The roster that this requester signed and one operator has already. Raises: RosterRefused, BadSignature"""
     roster = require_roster(there)
     named = (roster.operator_a, roster.operator_b, roster.party(joined.party.name), roster.requester)
     if named != (joined.cards[0].party, joined.cards[1].party, joined.party, joined.party.name):
@@ -157,10 +162,9 @@ def _proposed(joined: Joined, together: Together, without: Collection[str]) -> R
     return first_roster(joined.cards, joined.party.name, parties)
 
 
-def _founding(roster: Roster, keys: PartyKeys) -> Founding:
-    own = sign(roster, keys.name, keys.signing).signatures
-    sites = tuple(NamedSite(name=site.name, party=site.digest()) for site in roster.sites)
-    return Founding(roster=roster.digest(), sites=sites, signatures=own)
+def _founding(signed: Signed[Roster]) -> Founding:
+    sites = tuple(NamedSite(name=site.name, party=site.digest()) for site in signed.message.sites)
+    return Founding(roster=signed.message.digest(), sites=sites, signatures=signed.signatures)
 
 
 def _read(folder: Path) -> dict[str, str]:
@@ -218,15 +222,11 @@ def _changed(
     """The chain with one change more, in place at both; the same where nothing is wanted."""
     if not (wanted.given or wanted.remove):
         return chain
-    change = proposed(chain, wanted, reason)
-    signed = signed_by(chain, Signed[RosterChange](message=change), joined.keys)
-    for asking in askings:  # each signs before either has it in place
-        signature = asking.sign(_changing(chain, signed)).signature
-        check_signature(change, signature, asking.card.party)
-        signed = with_signature(signed, signature)
+    own = signed_by(chain, Signed[RosterChange](message=proposed(chain, wanted, reason)), joined.keys)
+    signed = _signed_by_both(askings, own, partial(_changing, chain))
     longer = chain.extended_by(signed)
     for asking in askings:
-        _put(asking, chain, signed)
+        _put(asking, _changing(chain, signed), "change")
     keep_newest(joined, longer)
     return longer
 
@@ -237,13 +237,8 @@ def _level(askings: tuple[Asking, Asking], together: Together) -> RosterChain:
     behind = 0 if chains[0].number < chains[1].number else 1
     ahead = require_extension(chains[1 - behind], chains[behind])
     for number in range(chains[behind].number, ahead.number):
-        _put(askings[behind], ahead.up_to(number), ahead.changes[number])
+        _put(askings[behind], _changing(ahead.up_to(number), ahead.changes[number]), "change")
     return ahead
-
-
-def _put(asking: Asking, before: RosterChain, signed: Signed[RosterChange]) -> None:
-    if not asking.sign(_changing(before, signed)).in_place:
-        raise RosterRefused(f"{asking.card.party.name} did not put the signed change in place: run this again")
 
 
 def _changing(before: RosterChain, signed: Signed[RosterChange]) -> Changing:

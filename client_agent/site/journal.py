@@ -38,6 +38,7 @@ from client_agent.site.failpoints import Point
 from client_agent.site.letters import CountedClasses
 from host.failpoints import Failpoints
 from host.files import new_folder, sync_folder, write_durably
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Signed, StudyEnd
 from protocol.policy.memory import SiteMemory
@@ -50,7 +51,7 @@ _LEFT: Final = "left.txt"
 _PAUSED: Final = "paused.txt"
 _MODELS_KEPT: Final = 2
 _ROUNDS_KEPT: Final = 2
-_MODEL: Final = "model"
+MODEL: Final = "model"
 _MOMENTS: Final = "moments"
 
 
@@ -112,8 +113,13 @@ class StudyJournal:
     def attempt_folder(self, round_number: int, attempt: int) -> Path:
         return new_folder(self.round_folder(round_number) / f"attempt-{attempt:02d}")
 
-    def write(self, path: Path, content: BaseModel) -> None:
+    def write(self, path: Path, content: BaseModel, around: tuple[Point, Point] | None = None) -> None:
+        """``around``: the failpoints before and after it."""
+        if around is not None:
+            self.reach(around[0])
         write_durably(path, content.model_dump_json().encode())
+        if around is not None:
+            self.reach(around[1])
 
     def read(self, path: Path, kind: type[B]) -> B | None:
         """The content of a state file, None when there is none."""
@@ -127,12 +133,12 @@ class StudyJournal:
                 "restore it from a backup or leave the study"
             ) from None
 
-    def once(self, path: Path, kind: type[B], make: Callable[[], B]) -> B:
-        """The content of a state file, made the first time."""
+    def once(self, path: Path, kind: type[B], make: Callable[[], B], around: tuple[Point, Point] | None = None) -> B:
+        """The content of a state file, made and written the first time."""
         known = self.read(path, kind)
         if known is None:
             known = make()
-            self.write(path, known)
+            self.write(path, known, around)
         return known
 
     def stopped(self, why: str | None) -> None:
@@ -142,27 +148,25 @@ class StudyJournal:
         else:
             write_durably(self.folder / STOPPED, why.encode())
 
+    @property
+    def stopped_because(self) -> str:
+        return self._said(STOPPED) or ""
+
     def withdraw(self) -> None:
         """The study was cancelled before a server had it: no agent begins it any more."""
         write_durably(self.folder / _WITHDRAWN, b"")
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return (self.folder / _WITHDRAWN).exists()
 
     def leave(self, reason: str) -> None:
         """A person takes this site out of the study: its agent contributes to no further round."""
         write_durably(self.folder / _LEFT, reason.encode())
 
-    def _said(self, name: str) -> str | None:
-        try:
-            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
-
     @property
     def left(self) -> str | None:
         return self._said(_LEFT)
-
-    @property
-    def stopped_because(self) -> str:
-        return self._said(STOPPED) or ""
 
     def pause(self, reason: str) -> None:
         """A person has this site neither train nor contribute until it is resumed."""
@@ -176,9 +180,11 @@ class StudyJournal:
     def paused(self) -> str | None:
         return self._said(_PAUSED)
 
-    @property
-    def is_withdrawn(self) -> bool:
-        return (self.folder / _WITHDRAWN).exists()
+    def _said(self, name: str) -> str | None:
+        try:
+            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
 
     def site_state(self) -> SiteState | None:
         return self.read(self.folder / "site.json", SiteState)
@@ -193,33 +199,23 @@ class StudyJournal:
 
         The first ``dimension`` numbers (None: all) are the model, what follows is the server optimiser's moments.
         """
-        from safetensors.numpy import save
-
         metadata = {"moiety": f"study {study_digest}, model {version}"}  # one key: the order of several is not fixed
-        tensors = {_MODEL: kept[:dimension]}
+        tensors = {MODEL: kept[:dimension]}
         if dimension is not None and kept.size > dimension:
             tensors[_MOMENTS] = kept[dimension:]
-        write_durably(self._model_path(version), save(tensors, metadata=metadata))
+        write_tensors(self._model_path(version), tensors, metadata)
         for path in sorted(self.folder.glob("model-*.safetensors"))[:-_MODELS_KEPT]:
             path.unlink()
 
     def load_model(self, version: int) -> NDArray[np.float32]:
         """The model alone: what a person exports."""
-        return self._tensors(version)[_MODEL]
+        return read_tensors(self._model_path(version))[MODEL]
 
     def load_kept(self, version: int) -> NDArray[np.float32]:
         """The model and the moments behind it, as it was saved."""
-        tensors = self._tensors(version)
+        tensors = read_tensors(self._model_path(version))
         moments = tensors.get(_MOMENTS)
-        return tensors[_MODEL] if moments is None else np.concatenate([tensors[_MODEL], moments])
-
-    def _tensors(self, version: int) -> dict[str, NDArray[np.float32]]:
-        from safetensors.numpy import load_file
-
-        path = self._model_path(version)
-        if not path.exists():
-            raise ConfigurationError(f"{path} is missing although the journal points to it; restore it from a backup")
-        return {name: np.asarray(tensor, dtype=np.float32) for name, tensor in load_file(path).items()}
+        return tensors[MODEL] if moments is None else np.concatenate([tensors[MODEL], moments])
 
     def forget_rounds_before(self, round_number: int) -> None:
         """Delete shares and mail of rounds that are over for good."""
@@ -232,21 +228,34 @@ class StudyJournal:
         return self.folder / f"model-{version:06d}.safetensors"
 
 
+def write_tensors(path: Path, tensors: dict[str, NDArray[np.float32]], metadata: dict[str, str] | None = None) -> None:
+    from safetensors.numpy import save
+
+    write_durably(path, save(tensors, metadata=metadata))
+
+
+def read_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Raises: ConfigurationError where the file is missing"""
+    from safetensors.numpy import load_file
+
+    if not path.exists():
+        raise ConfigurationError(f"{path} is missing although the journal points to it; restore it from a backup")
+    return {name: np.asarray(tensor, dtype=np.float32) for name, tensor in load_file(path).items()}
+
+
 _FILE: Final = "awaited.json"
 
 
-class AwaitedSite(BaseModel):
+class AwaitedSite(Frozen):
     """``why`` as far as the site says, or what to look at there."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     why: Shown
 
 
-class Awaited(BaseModel):
+class Awaited(Frozen):
     """Those that are not ready; ``since_s``, since 1970, is when the study began to wait."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     since_s: float
     sites: tuple[AwaitedSite, ...]
 

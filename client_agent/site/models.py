@@ -18,28 +18,24 @@ from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.study_file import FinishTable
-from client_agent.site.journal import StudyJournal
-from host.files import write_durably
-from protocol.errors import ConfigurationError
+from client_agent.site.journal import MODEL, StudyJournal, read_tensors, write_tensors
+from host.frozen import Frozen
 
 FINISH: Final = "finish.json"
 SHARED_SCORES: Final = "shared_scores.json"
 _FACTS: Final = "finished.json"
 _VALUES: Final = "finished.safetensors"
-_MODEL: Final = "model"
 
 
-class FinishedModel(BaseModel):
+class FinishedModel(Frozen):
     """The finish of the model ``shared_version``: ``pull``, None where it stayed as it is, chosen by ``choose``.
 
     ``seen`` and ``held`` count the training examples that the shared rounds had and had not. ``failed``: why there is
     no finished model.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     choose: Literal["held_out", "leave_one_out"]
     shared_version: int
     pull: float | None = None
@@ -69,27 +65,13 @@ def finished_model(journal: StudyJournal) -> FinishedModel | None:
 def save_finished(journal: StudyJournal, facts: FinishedModel, vector: NDArray[np.float32] | None) -> None:
     """Values first, then the facts that say they are whole. Shapes: float32[D]"""
     if vector is not None:
-        _save(journal.folder / _VALUES, vector)
+        write_tensors(journal.folder / _VALUES, {MODEL: vector})
     journal.write(journal.folder / _FACTS, facts)
 
 
 def load_finished(journal: StudyJournal) -> NDArray[np.float32]:
     """The finished model, float32[D]. Raises: ConfigurationError where it is missing"""
-    return _load(journal.folder / _VALUES)
-
-
-def _save(path: Path, vector: NDArray[np.float32]) -> None:
-    from safetensors.numpy import save
-
-    write_durably(path, save({_MODEL: vector}))
-
-
-def _load(path: Path) -> NDArray[np.float32]:
-    from safetensors.numpy import load_file
-
-    if not path.exists():
-        raise ConfigurationError(f"{path} is missing although the journal says it is there; restore it from a backup")
-    return np.asarray(load_file(path)[_MODEL], dtype=np.float32)
+    return read_tensors(journal.folder / _VALUES)[MODEL]
 
 
 class Kept(StrEnum):
@@ -99,10 +81,9 @@ class Kept(StrEnum):
     BEST = "best"
 
 
-class KeptModel(BaseModel):
+class KeptModel(Frozen):
     """``version`` of the shared model, and its mean loss on the validation examples where that chose it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     version: int
     validation_loss: float | None = None
 
@@ -113,7 +94,7 @@ def kept_model(journal: StudyJournal, which: Kept) -> KeptModel | None:
 
 def save_kept(journal: StudyJournal, which: Kept, facts: KeptModel, model: NDArray[np.float32]) -> None:
     """Values first, then the facts. Shapes: float32[D]"""
-    _save(_values(journal, which, facts.version), model)
+    write_tensors(_values(journal, which, facts.version), {MODEL: model})
     journal.write(_facts(journal, which), facts)
     for path in journal.folder.glob(f"{which.value}-*.safetensors"):
         if path != _values(journal, which, facts.version):
@@ -122,7 +103,7 @@ def save_kept(journal: StudyJournal, which: Kept, facts: KeptModel, model: NDArr
 
 def load_kept(journal: StudyJournal, which: Kept, facts: KeptModel) -> NDArray[np.float32]:
     """float32[D]. Raises: ConfigurationError where the file is missing"""
-    return _load(_values(journal, which, facts.version))
+    return read_tensors(_values(journal, which, facts.version))[MODEL]
 
 
 def _values(journal: StudyJournal, which: Kept, version: int) -> Path:

@@ -16,7 +16,6 @@ import smtplib
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
@@ -25,15 +24,17 @@ from typing import Final
 import httpx
 import stamina
 import structlog
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from client_agent.net.contacts import keep_notes, read_notes
 from client_agent.net.ledger import Ledger
 from client_agent.net.transport import CountingTransport
 from client_agent.settings import AgentSettings, NotifySettings
 from client_agent.site.events import AgentEvent, EventKind, EventSink, ShownLines
-from host.files import read_secret, write_durably
+from host.files import read_secret
+from host.frozen import Frozen
 from host.network import why_unreachable
-from protocol.errors import ConfigurationError, MoietyError, StorageFull
+from protocol.errors import ConfigurationError, MoietyError
 from protocol.text import printable
 
 SIGNATURE: Final = "Moiety-Signature"
@@ -42,10 +43,9 @@ _TIMEOUT_S: Final = 20.0
 _FIRST_NOT_DONE: Final = 300
 
 
-class Notice(BaseModel):
+class Notice(Frozen):
     """A study waits for a person: whose, where, and since when (1970). Nothing of it is more than a name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     federation: str
     study: str
@@ -93,9 +93,7 @@ def ways_of(settings: AgentSettings, ledger: Ledger) -> dict[str, Way]:
 
 
 def described(settings: AgentSettings) -> str:
-    """Describe where notifications go, for people; secrets and certificates are read as a start would. Raises:
-    ConfigurationError
-    """
+    """Describe where notifications go; secrets and certificates are read as at a start. Raises: ConfigurationError"""
     told, found = settings.notify, []
     if told.webhook is not None and told.webhook_secret is not None:
         _secret("webhook_secret", told.webhook_secret)
@@ -181,10 +179,9 @@ _TRIED_FOR_S: Final = 3 * 86400.0
 _log = structlog.get_logger("agent")
 
 
-class Sent(BaseModel):
+class Sent(Frozen):
     """One study by one way; times are since 1970. ``delivered_at_s`` is None until it went well."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     study_digest: str
     way: str
@@ -267,27 +264,21 @@ class Notices:
                 failing_since_s=since,
                 failure=failure,
             )
-            with suppress(OSError, StorageFull):  # word went out or did not, whether or not there is room to say so
-                write_durably(self._path, _NOTICES_FILE.dump_json(tuple(self._known.values())))
+            keep_notes(self._path, _NOTICES_FILE, self._known.values())
         return True
 
 
 def read_notices(state_dir: Path) -> tuple[Sent, ...]:
-    """Read the notices; empty where the file is missing or cannot be read, since nothing rests on it."""
-    try:
-        return _NOTICES_FILE.validate_json((state_dir / NOTICES).read_bytes())
-    except (OSError, ValidationError):
-        return ()
+    return read_notes(state_dir / NOTICES, _NOTICES_FILE)
 
 
 PROBLEMS: Final = "problems.json"
 _OVER: Final = frozenset({EventKind.ROUND, EventKind.FINISHED})
 
 
-class Problem(BaseModel):
+class Problem(Frozen):
     """``since_s`` is when this text came first, since 1970; the text says what to do, where somebody can."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     round: int | None = None
     text: ShownLines
@@ -321,25 +312,16 @@ class Problems:
     def mended(self, study: str) -> None:
         with self._lock:
             if self._known.pop(study, None) is not None:
-                self._write()
+                keep_notes(self._path, _PROBLEMS_FILE, self._known.values())
 
     def _note(self, event: AgentEvent) -> None:
         with self._lock:
             known = self._known.get(event.study)
             if known is None or known.text != event.text:
-                self._known[event.study] = Problem(
-                    study=event.study, round=event.round, text=event.text, since_s=self._clock()
-                )
-                self._write()
-
-    def _write(self) -> None:
-        with suppress(OSError, StorageFull):  # the problem may be that the disk is full
-            write_durably(self._path, _PROBLEMS_FILE.dump_json(tuple(self._known.values())))
+                now_s = self._clock()
+                self._known[event.study] = Problem(study=event.study, round=event.round, text=event.text, since_s=now_s)
+                keep_notes(self._path, _PROBLEMS_FILE, self._known.values())
 
 
 def read_problems(state_dir: Path) -> tuple[Problem, ...]:
-    """Read the problems; empty where the file is missing or cannot be read, since nothing rests on it."""
-    try:
-        return _PROBLEMS_FILE.validate_json((state_dir / PROBLEMS).read_bytes())
-    except (OSError, ValidationError):
-        return ()
+    return read_notes(state_dir / PROBLEMS, _PROBLEMS_FILE)

@@ -20,11 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.learning.sampling import drawing_probability
 from client_agent.site.identity import folder_of_key, read_remembered
 from host.files import new_folder, write_durably
+from host.frozen import Frozen
 from protocol.errors import Clause, ConfigurationError, PolicyRefusal
 from protocol.policy.site_policy import SitePolicy
 
@@ -142,14 +143,13 @@ def budget_memory(state_dir: Path, came_with: str) -> BudgetMemory:
     return BudgetMemory(folder_of_key(state_dir, MEMORY, came_with))
 
 
-class Training(BaseModel):
+class Training(Frozen):
     """One training in which noise hides each record: ``steps`` gradients over ``examples`` records.
 
     ``batch_size`` records are expected in each. Older versions also wrote down sums in which noise of the servers hid
     a site, as ``unit`` "site"; they bound nothing about a record and count for nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study_digest: str
     study: str
     round: int
@@ -169,12 +169,9 @@ class Training(BaseModel):
         return Steps(probability, self.noise_multiplier, self.steps * rounds)
 
 
-class Spent(BaseModel):
-    """The contents of the file. ``uncovered``: rounds without noise, or whose count was lost, that an operator goes on
-    after.
-    """
+class Spent(Frozen):
+    """The file's contents. ``uncovered``: rounds without noise or without their count, which an operator accepted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     trainings: tuple[Training, ...] = ()
     uncovered: tuple[RoundName, ...] = ()
 
@@ -256,23 +253,21 @@ class BudgetMemory:
         self._spent = spent
 
 
-class StudySpent(BaseModel):
+class StudySpent(Frozen):
     """One study's own spending; together they spend less than the sum."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     study_digest: str
     trainings: int
     epsilon: float
 
 
-class BudgetReport(BaseModel):
+class BudgetReport(Frozen):
     """``epsilon`` is the site's budget, ``used`` how much of it is used (1: all), both None where it has none.
 
     ``spent`` is epsilon of all studies together, at ``delta``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     epsilon: float | None
     delta: float
     spent: float

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.identity import drawn_once, folder_of_key, read_remembered
 from host.files import new_folder, write_durably
+from host.frozen import Frozen
 from protocol.arithmetic.fixed_point import Real, Update
 from protocol.errors import Clause, PolicyRefusal
 from protocol.policy.clauses import check_isolation
@@ -58,10 +59,9 @@ class RememberedRow(BaseModel):
     proven: bool = False
 
 
-class Rounds(BaseModel):
+class Rounds(Frozen):
     """Rounds that this memory has no row of: lost for good, or such in which no updates are summed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     rounds: tuple[RoundName, ...] = ()
 
 
@@ -282,10 +282,9 @@ def cohort_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) ->
     return CohortMemory(folder_of_key(state_dir, _COHORTS, came_with), draw)
 
 
-class Remembered(BaseModel):
+class Remembered(Frozen):
     """The contents of the file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     cohorts: tuple[Cohort, ...] = ()
 
 

@@ -17,13 +17,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import StudyJournal
 from host.audit_log import AGENT, Action, AuditLog
 from host.files import append_durably
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Roster, Signed, Study
 from protocol.messages.letter import told
@@ -35,10 +36,9 @@ _FILE: Final = "approval.json"
 _BY_POLICY: Final = "by_policy.json"
 
 
-class Approval(BaseModel):
+class Approval(Frozen):
     """``person`` said yes or no to the study of this digest, at ``time_s`` since 1970; a yes holds up to ``until``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     study_digest: str
     approved: bool
@@ -52,9 +52,7 @@ class Approval(BaseModel):
 
 
 def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
-    """Return the word on this very study; None before there is one. Raises: ConfigurationError where it was of another
-    one
-    """
+    """The word on this study; None before there is one. Raises: ConfigurationError where it was on another one"""
     found = journal.read(journal.folder / _FILE, Approval)
     if found is not None and found.study_digest != study_digest:
         raise ConfigurationError(
@@ -170,12 +168,7 @@ def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStud
 
 def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> None:
     """A yes or no to the study of this digest, for the agent that runs or starts next. Raises: ConfigurationError"""
-    roster, _ = load_identity(settings)
-    if settings.site == roster.requester:
-        raise ConfigurationError(f"this site asked for study {name!r}; 'moiety study create' was its word")
-    known = known_study(settings, roster, name)
-    if known.over:
-        raise ConfigurationError(f"study {name!r} is over at this site ({printable(known.finished)})")
+    known = _not_over(settings, name, "'moiety study create' was its word")
     if known.study.digest() != digest:
         raise ConfigurationError(f"study {name!r} is another one than was shown: look at it again")
     if not word.person.strip():
@@ -233,15 +226,20 @@ def note(settings: AgentSettings, study: Study, action: Action, detail: str = ""
     log.add(action, detail, actor=actor, study=study.name, study_digest=study.digest())
 
 
-def _under_way(
-    settings: AgentSettings, name: str, instead: str = "stop its agent to pause it, start it to go on"
-) -> KnownStudy:
+def _not_over(settings: AgentSettings, name: str, instead: str) -> KnownStudy:
     roster, _ = load_identity(settings)
     if settings.site == roster.requester:
         raise ConfigurationError(f"this site asked for study {name!r}: {instead}")
     known = known_study(settings, roster, name)
     if known.over:
         raise ConfigurationError(f"study {name!r} is over at this site ({printable(known.finished)})")
+    return known
+
+
+def _under_way(
+    settings: AgentSettings, name: str, instead: str = "stop its agent to pause it, start it to go on"
+) -> KnownStudy:
+    known = _not_over(settings, name, instead)
     if known.left is not None:
         raise ConfigurationError(f"this site has left study {name!r} for good")
     return known

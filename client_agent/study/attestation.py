@@ -30,13 +30,7 @@ def attest(owner: Participant, past: PastRelease) -> None:
     version = past.announcement.model_version + 1
 
     def write() -> Attestation:
-        return Attestation(
-            study_digest=owner.study_digest,
-            site=context.site,
-            model_version=version,
-            round=number,
-            checkpoint_digest=checkpoint_digest(owner),
-        )
+        return stated(owner, context.site, past, checkpoint_digest(owner))
 
     kept = owner.journal.round_folder(number) / "attested.sealed"
     try:
@@ -45,6 +39,17 @@ def attest(owner: Participant, past: PastRelease) -> None:
         return  # the study has ended, or this site has attested a newer model: nobody reads this one
     except RefusedMessage as refused:
         owner.problem(number, refused.detail)
+
+
+def stated(owner: Participant, site: str, past: PastRelease, digest: str) -> Attestation:
+    """One site's word that its model, after it applied this release, is the one of this digest."""
+    return Attestation(
+        study_digest=owner.study_digest,
+        site=site,
+        model_version=past.announcement.model_version + 1,
+        round=past.announcement.round,
+        checkpoint_digest=digest,
+    )
 
 
 def checkpoint_digest(owner: Participant) -> str:
@@ -68,17 +73,11 @@ def require_attested(owner: Participant, welcome: Welcome, past: PastRelease) ->
     Requires: ``past`` was checked
     Raises:   PolicyRefusal; BadSignature
     """
-    contributors, round_number = contributors_of(owner, past), past.announcement.round
+    contributors = contributors_of(owner, past)
     vouching = set()
     for signed in welcome.attestations:
         site = signed.message.site
-        expected = Attestation(
-            study_digest=owner.study_digest,
-            site=site,
-            model_version=welcome.model_version,
-            round=round_number,
-            checkpoint_digest=welcome.checkpoint_digest,
-        )
+        expected = stated(owner, site, past, welcome.checkpoint_digest)
         if site in contributors and require_signatures(signed, owner.context.roster, (site,)) == expected:
             vouching.add(site)
     if len(vouching) < needed(owner, past):

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from client_agent.net.envelopes import Body
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
@@ -22,6 +22,7 @@ from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
 from host.clock import SYSTEM, Clock, at_once
 from host.files import replacing_together, sync_folder
+from host.frozen import Frozen
 from host.randomness import Randomness
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
 from protocol.channel.sealing import Octets
@@ -49,22 +50,20 @@ _RECORD: Final = "contribution.json"
 _CIPHERTEXT: Final = "ciphertext"
 
 
-class EncodedUpdate(BaseModel):
+class EncodedUpdate(Frozen):
     """Facts about the round's update besides its encoding; ``norm`` is that of the clipped update."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     numerator: int
     clipped: bool
     norm: float
 
 
-class ContributionRecord(BaseModel):
+class ContributionRecord(Frozen):
     """The sealed parts of one attempt, ready to be (re)sent; digests are those of the sealed messages.
 
     An encrypted update has one part, for side A.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     round: int
     attempt: int
     announcement_digest: str

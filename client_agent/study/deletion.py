@@ -34,7 +34,6 @@ from protocol.text import printable
 
 RECEIPT: Final = "deletion.json"
 _STAY: Final = frozenset({"study.json", "approval.json", "site.json", "left.txt", RECEIPT})
-_BLOCK_BYTES: Final = 2**20
 
 
 def delete_study(
@@ -138,11 +137,8 @@ def _files(folder: Path) -> Iterator[DeletedFile]:
 
 
 def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            found.update(block)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _empty(journal: StudyJournal) -> None:

@@ -70,9 +70,7 @@ def withdraw(state_dir: Path, name: str) -> bool:
 
 
 def taken(path: Path) -> None:
-    """Remove what waited at ``path``, now that it is in the journal. The study goes last: until then nobody puts
-    another one there.
-    """
+    """Remove what is in the journal now. The study goes last: until then nobody puts another one there."""
     for one in (*_beside(path), path):
         one.unlink(missing_ok=True)
 

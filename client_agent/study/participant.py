@@ -34,14 +34,14 @@ from client_agent.study.contribution import (
 )
 from client_agent.study.privacy_spending import spend
 from client_agent.study.ranking import model_vector
-from client_agent.study.release import Outputs
+from client_agent.study.release import Outputs, ShownEnds, shown_ends
 from client_agent.study.summary import (
     SUMMARY_FILE,
     asked_of_classes,
     asked_of_columns,
     encode_summary,
-    opened_summary,
     site_columns,
+    summary_of,
 )
 from host.audit_log import Action, AuditLog
 from host.files import MemoryFile, write_durably
@@ -156,6 +156,13 @@ class Participant:
                 self.context.held.catch_up(view.roster_changes, self.context.clients[side])
             except MoietyError as refused:
                 self.problem_once(None, refused.detail)
+
+    def ends(self, views: tuple[StudyView, StudyView]) -> ShownEnds:
+        """The ends of the study in both views; a forged one is named once."""
+        shown = shown_ends(views, self.context.roster, self.study_digest)
+        for forged in shown.refused:
+            self.problem_once(None, forged.detail)
+        return shown
 
     def save(self, **changes: object) -> None:
         self.state = self.state.model_copy(update=changes)
@@ -343,6 +350,11 @@ class Participant:
         roster = self.context.roster
         return next(party for party in roster.sites if party.name == roster.requester)
 
+    @property
+    def contributors(self) -> tuple[str, ...]:
+        """The roster's contributors, by name and in its order."""
+        return tuple(party.name for party in self.context.roster.contributors)
+
     def signed(self, message: M) -> Signed[M]:
         """A message with this site's signature."""
         return sign(message, self.context.site, self.context.keys.signing)
@@ -430,15 +442,11 @@ class Participant:
         made = ways[announcement.purpose](announcement)
         with self.stopwatch.phase("encoding"):
             encoded = journal_encoded(made, into, weight, grid)
-        self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
-        self.journal.write(folder / ENCODED_RECORD, encoded)
-        self.journal.reach(Point.AFTER_UPDATE_ENCODED)
+        self.journal.write(folder / ENCODED_RECORD, encoded, (Point.BEFORE_UPDATE_ENCODED, Point.AFTER_UPDATE_ENCODED))
         return encoded
 
     def questions(self, purpose: Purpose) -> tuple[Question, ...]:
-        """Return the questions of a round of class counts or of a summary to this site's data. Raises:
-        ConfigurationError
-        """
+        """The questions of class counts or of a summary to this site's data. Raises: ConfigurationError"""
         context, key = self.context, self.context.cohorts.rounding_key()
         if purpose is Purpose.COUNTS:
             return (asked_of_classes(self.study, context.data, self.learner.class_counts(), key),)
@@ -494,6 +502,10 @@ class Participant:
         """The round's encoded vector, in the journal."""
         length = self.study.parameters_in(announcement.purpose).dimension
         return EncodedFile(encoded_path(self.journal, self.study, announcement), length)
+
+    def encoded_at(self, round_number: int, name: str, length: int) -> EncodedFile:
+        """Another encoded vector of a round, by its file's name."""
+        return EncodedFile(self.journal.round_folder(round_number) / name, length)
 
     def contribute(self, announcement: Announcement, attempt: int, weight_list: WeightList) -> None:
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
@@ -568,7 +580,8 @@ class Participant:
                     "counted": CountedClasses(study_digest=self.study_digest, round=number, totals=totals)
                 }
             else:
-                summary = opened_summary(self.study, past, self._outputs().open_summary(past))
+                sites, table = past.release_set.message.sites, self._outputs().open_summary(past)
+                summary = summary_of(self.study, number, sites=sites, table=table)
                 self.journal.write(self.journal.folder / SUMMARY_FILE, summary)
                 found = {"summarised": number}
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.study.privacy_spending import ForeseenEpsilon, foreseen_epsilon
+from host.frozen import Frozen
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import PolicyRefusal
 from protocol.messages.control import Roster, RuleName, Study
@@ -106,10 +107,9 @@ class Said(StrEnum):
 _Filled = tuple[Said, Mapping[str, object]]
 
 
-class Statement(BaseModel):
+class Statement(Frozen):
     """One thing to know before saying yes: ``about`` it, in ``words``, which are ``said`` with ``values`` in it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     about: About
     words: str
     said: Said = Field(exclude=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.learner import Learner
 from client_agent.learning.ridge import JudgedOn
 from client_agent.site.events import Shown
+from host.frozen import Frozen
 from protocol.arithmetic.fixed_point import Real
 from protocol.errors import ProtocolViolation, UnusableUpdate
 from protocol.messages.control import Purpose, RankingSpec, Study
@@ -20,25 +20,21 @@ from protocol.ranking import TransferLoss, predictor, ranked
 RANKING_FILE: Final = "ranking.json"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RankedSite(_Frozen):
+class RankedSite(Frozen):
     """One line; ``loss`` is None for a site that failed its range check."""
 
     site: str
     loss: float | None
 
 
-class UnrankedSite(_Frozen):
+class UnrankedSite(Frozen):
     """A site that contributed no model, and why as far as it said so."""
 
     site: str
     reason: Shown
 
 
-class Ranking(_Frozen):
+class Ranking(Frozen):
     """The smaller the loss, the more a site's data resemble the requester's; kept by the requester alone.
 
     ``own_loss`` is the requester's own model on the same examples, which it was trained on where ``judged_on`` says

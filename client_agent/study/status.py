@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.net.contacts import CONTACTS, Contact, read_contacts
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, last_metrics
@@ -13,18 +11,18 @@ from client_agent.site.notifications import Problem, Sent, read_notices, read_pr
 from client_agent.site.privacy_budget import MEMORY, BudgetReport, budget_memory, budget_report
 from client_agent.study.approval import Approval, KnownStudy, approval_of, known_studies
 from host.folder_lock import holder_of
+from host.frozen import Frozen
 from protocol.messages.control import Roster
 
 STOPPED_FIX = "mend it, then start the agent again"
 
 
-class StudyStanding(BaseModel):
+class StudyStanding(Frozen):
     """One study here. ``round`` is the last that this site recorded; ``absent`` who was not in it, at the requester.
 
     ``awaited`` are the sites that a requester's study waits for before its first round.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     digest: str
     state: str
@@ -45,13 +43,12 @@ class StudyStanding(BaseModel):
     stopped: str = ""
 
 
-class SiteStanding(BaseModel):
+class SiteStanding(Frozen):
     """``holder``: the process that runs this site's agent, None where none does; ``problem`` concerns all studies.
 
     ``undelivered`` is word of studies that wait, which did not get through.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     federation: str
     asks: bool

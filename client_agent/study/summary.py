@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.site.events import Shown
+from host.frozen import Frozen
 from protocol.errors import ProtocolViolation
 from protocol.messages.control import ColumnRole, Study, SummarySpec, TableSchema
 from protocol.messages.specifications import summarised
 from protocol.policy.site_policy import SitePolicy
 from protocol.protection.interface import Encoded
 from protocol.protection.shares import encode_integers
-from protocol.rounds.evidence import PastRelease
 from protocol.summary.protection import (
     OwnColumn,
     Protection,
@@ -32,13 +30,12 @@ if TYPE_CHECKING:
 SUMMARY_FILE: Final = "summary.json"
 
 
-class Summary(BaseModel):
+class Summary(Frozen):
     """``sites`` are all in the sum, the requester among them; ``problem`` says why there is no table.
 
     ``least_examples`` is the study's: a site may have asked for more. This is not differentially private.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     round: int
     sites: tuple[str, ...] = ()
@@ -55,17 +52,13 @@ def spec_of(study: Study) -> SummarySpec:
     return study.summary
 
 
-def opened_summary(study: Study, past: PastRelease, table: TableOne) -> Summary:
-    """As it is kept at every site of the round."""
-    spec = spec_of(study)
-    return Summary(
-        study=study.name,
-        round=past.announcement.round,
-        sites=past.release_set.message.sites,
-        least_examples=spec.least_examples,
-        rounded_to=spec.rounded_to,
-        table=table,
-    )
+def summary_of(
+    study: Study, number: int, sites: tuple[str, ...] = (), table: TableOne | None = None, problem: str = ""
+) -> Summary:
+    """The summary as a site keeps it: the sites of the round and their table, or why there is none."""
+    least, to = spec_of(study).least_examples, spec_of(study).rounded_to
+    found = {"sites": sites, "table": table, "problem": problem}
+    return Summary(study=study.name, round=number, least_examples=least, rounded_to=to, **found)
 
 
 def site_columns(study: Study, folder: Path) -> tuple[Values, ...]:
@@ -108,9 +101,7 @@ def asked_of_columns(study: Study, folder: Path, policy: SitePolicy, key: bytes)
 
 
 def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: bytes) -> Question:
-    """Return the question of class counts to the column of classes; without a schema it may be any. Raises:
-    ConfigurationError
-    """
+    """The question of class counts; without a schema it may be about any column. Raises: ConfigurationError"""
     from client_agent.data.rows import kept_own_columns
 
     schema = study.data_schema

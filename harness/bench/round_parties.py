@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from client_agent.net.envelopes import Body
-from client_agent.requester.openings import open_sites, query_vector, seal_queries
+from client_agent.requester.openings import query_vector, seal_queries
 from client_agent.study.contribution import ENCODED, ContributionRecord, EncodedFile
 from harness.attack.forgeries import release_set
 from harness.bench.meter import Figures
@@ -44,6 +44,7 @@ from protocol.messages.control import (
     require_signatures,
     sign,
 )
+from protocol.mpc.measurement import open_all
 from protocol.parameters import Needs
 from protocol.policy.clauses import check_for_every_site
 from protocol.policy.memory import SiteMemory
@@ -151,8 +152,8 @@ class ScriptedRequester:
         self._query(announcement.round, challenge, transcript_digest, targets)
         self._wait(lambda view: view.state is RoundState.MEASURED)
         most = bodies.most_opening_bytes(len(agreed.message.sites))
-        shares = {
-            side: bodies.read_opening(
+        a_shares, b_shares = (
+            bodies.read_opening(
                 self._clients[side].opening(self.study.name, announcement.round, 1, most),
                 OpeningHeader(
                     transcript_digest=transcript_digest,
@@ -164,8 +165,8 @@ class ScriptedRequester:
                 self.agent.keys.sealing,
             )
             for side in _SERVERS
-        }
-        for site in open_sites(shares, self._numerators, self.study.parameters):
+        )
+        for site in open_all(a_shares, b_shares, self._numerators, self.study.parameters):
             longest = longest_distance(
                 self.study.parameters, self._numerators[site.site], self.study.parameters.clip_norm
             )

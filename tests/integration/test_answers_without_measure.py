@@ -132,13 +132,13 @@ def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, auth
         yield f"HTTP/1.1 204 No Content\r\n{many}\r\n".encode()
 
     with hostile_server(cookies, authority) as server, an_agent(server.url, ca) as client:
-        made = client._http.post
+        made = client._way._request
 
         def noted(*arguments: Any, **said: Any) -> httpx.Request:
             asked.append(made(*arguments, **said))
             return asked[-1]
 
-        client._http.post = noted  # type: ignore[method-assign]
+        client._way._request = noted  # type: ignore[method-assign]
         for _ in range(2):
             with pytest.raises(UnsignedAnswer):
                 client.put_mail("unit", "weights-1", "c1", _nothing())

@@ -9,27 +9,50 @@ import base64
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 
 class TunnellingProxy:
-    """Speaks for itself until the tunnel stands; ``answer`` replaces its answer, byte for byte."""
+    """Speaks for itself until the tunnel stands; ``answer`` replaces its answer, byte for byte.
+
+    With ``to`` it is no proxy: it passes every byte on to there.
+    """
 
     def __init__(
-        self, credentials: str | None = None, answer: bytes | None = None, at: tuple[str, int] = ("127.0.0.1", 0)
+        self,
+        credentials: str | None = None,
+        answer: bytes | None = None,
+        at: tuple[str, int] = ("127.0.0.1", 0),
+        to: tuple[str, int] | None = None,
     ) -> None:
+        self._to = to
         self.asked: list[str] = []
         self.bytes_up = self.bytes_down = 0
         self._told = None if credentials is None else base64.b64encode(credentials.encode()).decode()
         self._answer = answer
         self._listener = socket.create_server(at)
         self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http://127.0.0.1:{self.port}"
+
+    def join(self) -> None:
+        """Wait until all connections so far have ended, and every byte of them was counted."""
+        for thread in self._threads:
+            thread.join(5)
+
+    def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def close(self) -> None:
         for one in (self._listener, *self._open):
@@ -42,10 +65,12 @@ class TunnellingProxy:
             while True:
                 client, _ = self._listener.accept()
                 self._open.append(client)
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                self._spawn(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError):
+            if self._to is not None:
+                return self._join(client, socket.create_connection(self._to))
             head = b""
             while not head.endswith(b"\r\n\r\n"):
                 piece = client.recv(4096)
@@ -64,12 +89,15 @@ class TunnellingProxy:
                 server = socket.create_connection((host.strip("[]"), int(port)))
             except OSError:
                 return self._say(client, b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
-            self._open.append(server)
             answer = b"HTTP/1.1 200 Connection established\r\n\r\n"
             self.bytes_down += len(answer)
             client.sendall(answer)
-            threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
-            self._pump(client, server, True)
+            self._join(client, server)
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        self._open.append(server)
+        self._spawn(self._pump, server, client, False)
+        self._pump(client, server, True)
 
     def _say(self, client: socket.socket, answer: bytes) -> None:
         client.sendall(answer)

@@ -42,10 +42,9 @@ from protocol.sharing import Side
 from protocol.text import MOST_CHARACTERS, printable, printable_lines, printable_values
 from servers.problems import error_from
 from tests.kit.present import present
-from tests.unit.client_agent.benches import SITE, RequesterBench, requester_bench
+from tests.unit.client_agent.benches import SITE, RequesterBench, planned, requester_bench
 from tests.unit.client_agent.federation import PARAMETERS, PARTIES, REQUESTER, ROSTER, ended_as, keys, study
 from tests.unit.client_agent.test_refusals import hand_views, view
-from tests.unit.client_agent.test_requester import planned
 from tests.unit.client_agent.test_rewards import record
 
 # --- foreign words ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from client_agent.contributor.decisions import Decision
 from client_agent.site.letters import Attestation, WeightMail, Welcome
 from protocol.messages.control import (
     Announcement,
-    ListedWeight,
     RoundOutcome,
     RoundState,
     RoundView,
@@ -22,21 +22,22 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.messages.letter import seal_checkpoint, seal_letter
-from protocol.parameters import Needs
 from protocol.rounds.agreement import model_digest
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench
 from tests.unit.client_agent.federation import (
-    CONTRIBUTORS,
     PARAMETERS,
     REQUESTER,
     ROSTER,
+    announcement,
     evidence,
     keys,
     operator_keys,
     study,
+    study_view,
+    weight_list,
 )
 
 STUDY = study()
@@ -44,29 +45,14 @@ DIGEST = STUDY.digest()
 MODEL = np.linspace(-1, 1, PARAMETERS.dimension, dtype=np.float32)
 
 
-def weights(numerators: tuple[int, ...] = (32, 32, 32), round_number: int = 1) -> WeightList:
-    return WeightList(
-        study_digest=DIGEST,
-        round=round_number,
-        grid=32,
-        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in zip(CONTRIBUTORS, numerators, strict=True)),
-        salt="cd" * 32,
-    )
+def weights(numerators: int | tuple[int, ...] = 32, round_number: int = 1) -> WeightList:
+    return weight_list(round_number, numerators, study_digest=DIGEST)
 
 
-def announced(of: WeightList, **changes: object) -> Announcement:
-    fields = {
-        "study_digest": DIGEST,
-        "round": of.round,
-        "listed": CONTRIBUTORS,
-        "least_contributors": 3,
-        "opens": Needs.DISTANCES,
-        "model_version": 0,
-        "model_digest": model_digest(SITE_KEY, DIGEST, of.round, MODEL.tobytes()),
-        "weight_list_digest": of.digest(),
-        "closes_at_s": 10**9,
-    }
-    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
+def announced(of: WeightList, model: np.ndarray = MODEL, **changes: Any) -> Announcement:
+    """The round of these weights over this model."""
+    digest = model_digest(SITE_KEY, of.study_digest, of.round, model.tobytes())
+    return announcement(of, **{"model_digest": digest, **changes})
 
 
 def views(
@@ -98,7 +84,7 @@ def decided(bench: Bench, listed: WeightList, at: tuple[RoundView, RoundView]) -
 
 
 def released(
-    round_number: int, version: int, sites: tuple[str, ...] = ("c2", "c3", "r0"), least: int = 2, **changes: object
+    round_number: int, version: int, sites: tuple[str, ...] = ("c2", "c3", "r0"), least: int = 2, **changes: Any
 ) -> PastRelease:
     """The evidence of a round on model ``version`` whose agreed set and sum are of ``sites``."""
     listed = weights(round_number=round_number)
@@ -128,8 +114,6 @@ def welcome_mail(
     attested: dict[str, object] | None = None,
 ) -> StudyView:
     """A welcome for which all contributors of ``previous`` vouch, unless ``attested`` says otherwise."""
-    import hashlib
-
     party = present(ROSTER.party(SITE))
     data, of = (MODEL * 2).tobytes(), study.digest()
     welcome = Welcome(
@@ -149,10 +133,4 @@ def welcome_mail(
     box = bench.servers[Side.A].mail
     box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", of, REQUESTER, party, version)
     box[f"checkpoint-{version}/every-site"] = seal_checkpoint(data, bytes.fromhex("55" * 32))
-    return StudyView(
-        study="unit",
-        study_digest=of,
-        cursor=1,
-        ready=(),
-        mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"),
-    )
+    return study_view(of, mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"))

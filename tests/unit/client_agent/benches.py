@@ -142,9 +142,9 @@ class RequesterBench:
         return [event.text for event in self.events if event.kind is kind]
 
 
-def planned(bench: RequesterBench) -> RoundPlan:
+def planned(of: RequesterBench | Requester) -> RoundPlan:
     """The requester's next round."""
-    return present(bench.requester.next_plan())
+    return present((of.requester if isinstance(of, RequesterBench) else of).next_plan())
 
 
 @contextmanager

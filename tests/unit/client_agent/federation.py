@@ -26,6 +26,7 @@ from protocol.messages.control import (
     StudyEnd,
     StudyEndState,
     StudyState,
+    StudyView,
     TrainingSpec,
     WeightList,
     countersign,
@@ -74,29 +75,35 @@ def layered(of: Study) -> Study:
     return of.model_copy(update={"model": of.model.model_copy(update={"layers": layers})})
 
 
-def weight_list(round_number: int = 1, numerator: int = 16) -> WeightList:
+def weight_list(
+    round_number: int = 1, numerators: int | tuple[int, ...] = 16, grid: int = 32, study_digest: str = DIGEST
+) -> WeightList:
+    """Everybody's weights over the grid; one number stands for all."""
+    each = (numerators,) * len(CONTRIBUTORS) if isinstance(numerators, int) else numerators
     return WeightList(
-        study_digest=DIGEST,
+        study_digest=study_digest,
         round=round_number,
-        grid=32,
-        weights=tuple(ListedWeight(site=site, numerator=numerator) for site in CONTRIBUTORS),
+        grid=grid,
+        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in zip(CONTRIBUTORS, each, strict=True)),
         salt="cd" * 32,
     )
 
 
-def announcement(weights: WeightList | None = None, opens: Needs = Needs.DISTANCES) -> Announcement:
+def announcement(weights: WeightList | None = None, **changes: object) -> Announcement:
+    """The round of these weights, whose distances are opened unless ``changes`` say otherwise."""
     weights = weights or weight_list()
-    return Announcement(
-        study_digest=DIGEST,
-        round=weights.round,
-        listed=CONTRIBUTORS,
-        least_contributors=3,
-        opens=opens,
-        model_version=0,
-        model_digest=DIGEST,
-        weight_list_digest=weights.digest(),
-        closes_at_s=10**9,
-    )
+    fields = {
+        "study_digest": weights.study_digest,
+        "round": weights.round,
+        "listed": CONTRIBUTORS,
+        "least_contributors": 3,
+        "opens": Needs.DISTANCES,
+        "model_version": 0,
+        "model_digest": DIGEST,
+        "weight_list_digest": weights.digest(),
+        "closes_at_s": 10**9,
+    }
+    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def agreed_set(on: Announcement, sites: tuple[str, ...], attempt: int = 1) -> AgreedSet:
@@ -153,6 +160,12 @@ def ended_round(
     for side in signers:
         signed = countersign(signed, operator_keys(side).name, operator_keys(side).signing)
     return signed
+
+
+def study_view(study_digest: str = DIGEST, **shown: object) -> StudyView:
+    """One server's view of the study: nobody is ready and no letter waits, unless ``shown`` says otherwise."""
+    fields = {"study": "unit", "study_digest": study_digest, "cursor": 1, "ready": (), "mail": ()}
+    return StudyView(**{**fields, **shown})  # type: ignore[arg-type]
 
 
 def ended_as(state: StudyState, study_digest: str) -> Signed[StudyEnd] | None:

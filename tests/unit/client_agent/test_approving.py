@@ -15,7 +15,7 @@ from client_agent.page.app import Door
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.privacy_budget import Steps, accountant, epsilon_of
 from client_agent.study.approval import Approval, approval_of, give
-from client_agent.study.plain_words import About, Said, in_plain_words
+from client_agent.study.plain_words import About, in_plain_words
 from harness.federation.processes import write_secret
 from host.audit_log import AuditLog
 from protocol.errors import ConfigurationError, MoietyError
@@ -74,10 +74,6 @@ def test_a_person_reads_epsilon_before_the_word_is_asked_for() -> None:
         assert said[About.EPSILON].startswith(f"{epsilon:.3f} at delta {delta:g}, if all 7 rounds take place: {about}")
         assert accountant() in said[About.EPSILON]
     assert "epsilon" not in words()
-
-
-def test_every_need_has_words() -> None:
-    assert {need.name for need in Needs} <= set(Said.__members__)
 
 
 def test_ckks_is_said_loudly_and_a_refusing_policy_too() -> None:

@@ -227,10 +227,6 @@ def test_studies_with_other_noise_and_other_data_sizes_add_up():
     assert max(alone) < epsilon_of([one, other], TARGET_DELTA) < sum(alone)
 
 
-def test_nothing_spent_is_nothing():
-    assert epsilon_of([], TARGET_DELTA) == 0
-
-
 def test_the_noise_for_an_epsilon_is_the_smallest_that_keeps_it():
     found = noise_for(3.0, TARGET_DELTA, 0.1, 200, most=100.0)
     assert epsilon_of([Steps(0.1, found, 200)], TARGET_DELTA) <= 3.0

@@ -1,4 +1,4 @@
-"""A site in a study under CKKS: what it seals and sends once, what it opens."""
+"""A site in a study under CKKS: what it seals and sends once, what it opens, and what forged sums do to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TypeVar
@@ -15,6 +16,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from client_agent.contributor.decisions import Decision
+from client_agent.requester.plan import hindrance
+from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letters import Welcome
 from client_agent.study.contribution import (
@@ -37,6 +41,7 @@ from protocol.errors import (
     AggregateOutOfBounds,
     AnnouncementMismatch,
     BadSignature,
+    Clause,
     ConfigurationError,
     SumForged,
     TranscriptMismatch,
@@ -47,6 +52,7 @@ from protocol.messages.control import (
     NO_COMMITMENT,
     Announcement,
     ContributionHeader,
+    EndCause,
     OutputHeader,
     Purpose,
     RuleName,
@@ -57,6 +63,8 @@ from protocol.messages.control import (
     SumRelease,
 )
 from protocol.parameters import Needs
+from protocol.policy.clauses import MOST_DISCARDED_SUMS
+from protocol.policy.site_policy import SitePolicy
 from protocol.protection import ckks
 from protocol.protection.ckks import Ciphertexts, check_key, derive_key, require_scheme
 from protocol.protection.interface import AtSite, Encoded, UnderKey
@@ -64,9 +72,10 @@ from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.sealed_bodies import closed
+from tests.unit.client_agent.announced_rounds import MODEL, announced, post, views
+from tests.unit.client_agent.benches import Bench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
-    DIGEST,
     PARAMETERS,
     REQUESTER,
     ROSTER,
@@ -85,13 +94,25 @@ from tests.unit.client_agent.uploads import UploadServer
 
 pytest.importorskip("tenseal")
 T = TypeVar("T")
-SITE = "c1"
+SITE, GRID = "c1", PARAMETERS.weight_grid
 SEED = "07" * 32
 DIMENSION = PARAMETERS.dimension
 SHARES = layered(study()).model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG)})
 ENCRYPTED_STUDY: Study = SHARES.model_copy(update={"protection": StudyProtection.CKKS})
+ENCRYPTED_STUDY = ENCRYPTED_STUDY.model_copy(update={"rounds": 9})
+DIGEST = ENCRYPTED_STUDY.digest()
 KEY = derive_key(SEED, DIGEST)
-ANNOUNCED = announcement(opens=Needs.NOTHING).model_copy(update={"ckks_key_id": KEY.id.hex()})
+
+
+def released_round(number: int = 1) -> PastRelease:
+    """The evidence of a round of ciphertexts on the first model."""
+    listed = weight_list(number, GRID, GRID, DIGEST)
+    told = announced(listed, MODEL, opens=Needs.NOTHING, ckks_key_id=KEY.id.hex())
+    return evidence(told, listed, (REQUESTER, *CONTRIBUTORS))
+
+
+PAST = released_round()
+ANNOUNCED = PAST.announcement
 
 
 def at(folder: Path) -> AtSite:
@@ -131,7 +152,7 @@ def deliver(journal: StudyJournal, server: UploadServer) -> ContributionRecord:
 
 
 def test_server_a_opens_the_body_that_was_committed_to(made: Path, journal: StudyJournal) -> None:
-    server = UploadServer(SITE)
+    server = UploadServer(SITE, study_digest=DIGEST)
     deliver(journal, server)
     reader = SealedReader(operator_keys(Side.A).sealing)
     body = b"".join([*reader.feed(server.bodies[0]), reader.finish()])
@@ -147,7 +168,7 @@ def test_server_a_opens_the_body_that_was_committed_to(made: Path, journal: Stud
 
 
 def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: Path, journal: StudyJournal) -> None:
-    server = UploadServer(SITE, failures=1)
+    server = UploadServer(SITE, study_digest=DIGEST, failures=1)
     with pytest.raises(Unavailable):
         deliver(journal, server)
     for _ in range(2):  # the second time the receipt is there already
@@ -159,7 +180,7 @@ def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: Path, journal
 def test_an_attempt_that_an_earlier_agent_sealed_is_sent_and_not_sealed_again(
     made: Path, journal: StudyJournal
 ) -> None:
-    server = UploadServer(SITE, failures=1)
+    server = UploadServer(SITE, study_digest=DIGEST, failures=1)
     with pytest.raises(Unavailable):
         deliver(journal, server)
     kept = journal.attempt_folder(1, 1) / "ciphertext.json"
@@ -188,20 +209,8 @@ def test_a_long_update_is_clipped_and_its_norm_is_the_clip_norm(journal: StudyJo
 # --- the output -------------------------------------------------------------------------------------------------------
 
 
-def encrypted_release() -> PastRelease:
-    """The evidence of a released round of ciphertexts."""
-    weights = weight_list()
-    announced = ANNOUNCED.model_copy(update={"weight_list_digest": weights.digest()})
-    return evidence(announced, weights, (REQUESTER, *CONTRIBUTORS))
-
-
-PAST = encrypted_release()
 RELEASED = PAST.release_set.message.sites
-UPDATES = [update(place) for place in range(len(RELEASED))]
-
-
-def checks_of(site: str) -> SiteChecks:
-    return SiteChecks(KEY, PAST.announcement.digest(), site)
+UPDATES = {site: update(place) for place, site in enumerate(RELEASED)}
 
 
 def signed_sum(past: PastRelease, body: bytes) -> PastRelease:
@@ -217,13 +226,13 @@ def signed_sum(past: PastRelease, body: bytes) -> PastRelease:
     return past.model_copy(update={"sum_release": signed_by_both(ended)})
 
 
-def summed(weight: float = 1.0) -> bytes:
-    """The sum that server A adds up."""
+def summed(past: PastRelease = PAST, sites: tuple[str, ...] = RELEASED, weight: float = 1.0) -> bytes:
+    """The sum that server A makes of these sites' ciphertexts, any of them as often as it likes."""
     header = body_header(Kind.CONTRIBUTION, KEY, DIMENSION)
-    scaling, encryptor = Scaling(weight=weight), Encryptor(KEY, MemoryFile())
+    scaling, encryptor, of = Scaling(weight=weight), Encryptor(KEY, MemoryFile()), past.announcement.digest()
+    encrypts = partial(contribution, encryptor, header)
     bodies = [
-        b"".join(contribution(encryptor, header, one, scaling, PARAMETERS.clip_norm, checks_of(site)))
-        for site, one in zip(RELEASED, UPDATES, strict=True)
+        b"".join(encrypts(UPDATES[site], scaling, PARAMETERS.clip_norm, SiteChecks(KEY, of, site))) for site in sites
     ]
     adder, pieces = Adder(KEY.scheme, MemoryFile()), [body_header(Kind.SUM, KEY, DIMENSION).to_bytes()]
     for chunks in zip(*(chunks_of([body], CkksParameters(), header) for body in bodies), strict=True):
@@ -239,10 +248,11 @@ class OutputServer:
 
     body: bytes
     changes: dict[str, object] = field(default_factory=dict)
+    past: PastRelease = PAST
 
     def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         header = OutputHeader(
-            release_digest=PAST.release_set.message.digest(),
+            release_digest=self.past.release_set.message.digest(),
             side=Side.A,
             share_kind=ShareKind.CIPHERTEXT,
             recipient=own_key_id(ROSTER, SITE),
@@ -262,13 +272,15 @@ def opened(server: OutputServer, folder: Path, past: PastRelease | None = None) 
     return output.open(past or signed_sum(PAST, server.body))
 
 
+WITHIN = 8 * CkksParameters().value_deviation * np.sqrt(4) * PARAMETERS.clip_norm * 2 / 4
+"""Each value of the sum of 4, and the sum of the weights, is within 8 standard deviations of noise, in units of C."""
+
+
 def test_the_average_is_that_of_plain_arithmetic_within_the_stated_error(tmp_path: Path) -> None:
     found = opened(OutputServer(summed()), tmp_path)
     assert list(tmp_path.iterdir()) == []
-    expected = np.mean([one.astype(np.float64) for one in UPDATES], axis=0)
-    # each value of the sum of 4, and the sum of the weights, is within 8 standard deviations of noise, in units of C
-    off = 8 * CkksParameters().value_deviation * np.sqrt(4) * PARAMETERS.clip_norm
-    assert np.all(np.abs(found - expected) <= 2 * off / 4 + 2.0**-24 * np.abs(expected))
+    expected = np.mean([one.astype(np.float64) for one in UPDATES.values()], axis=0)
+    assert np.all(np.abs(found - expected) <= WITHIN + 2.0**-24 * np.abs(expected))
     header = body_header(Kind.SUM, KEY, DIMENSION)
     checks = SumChecks(KEY, PAST.announcement.digest(), RELEASED)
     again = average([summed()], Decryptor(KEY, MemoryFile()), header, checks, 1.0, PARAMETERS.clip_norm)
@@ -336,6 +348,83 @@ def test_another_sum_than_both_signed_is_no_reason_to_discard_and_nothing_is_dec
     assert list(tmp_path.iterdir()) == []
 
 
+# --- forged sums ------------------------------------------------------------------------------------------------------
+#
+# Server A has its sum signed by B, as any, but it is one site's ciphertext times the number of sites. Whether such a
+# sum opens is tried by the attacks "ckks-one-site-alone" and "ckks-other-sums"; here is what a real agent makes of it:
+# nothing of the victim's update is applied, stored, shown or passed on, and after a few such rounds the site takes
+# part no more.
+
+VICTIM = "c2"
+WILLING = SitePolicy(allow_ckks=True, least_isolation=0.0)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with contributor_bench(tmp_path, ENCRYPTED_STUDY, MODEL, WILLING) as made:
+        made.contributor.save(ckks_key_seed=SEED)
+        yield made
+
+
+def served(bench: Bench, number: int, sites: tuple[str, ...] = (VICTIM,) * len(RELEASED)) -> RoundEnd:
+    """The end of a released round at the site when server A serves the sum of ``sites``."""
+    past = released_round(number)
+    body = summed(past, sites)
+    bench.servers[Side.A].fetch_output = OutputServer(body, past=past).fetch_output  # type: ignore[method-assign]
+    return bench.contributor.take_release(signed_sum(past, body))
+
+
+def decided(bench: Bench, number: int) -> Decision:
+    past = released_round(number)
+    post(bench, past.weight_list)
+    return bench.contributor.decisions.decide(*views(past.announcement))
+
+
+def test_the_honest_sum_is_applied(bench: Bench) -> None:
+    assert served(bench, 1, RELEASED) is RoundEnd.RELEASED
+    mean = np.mean(list(UPDATES.values()), axis=0)
+    assert bench.contributor.require_kept() == pytest.approx(MODEL - mean, abs=WITHIN + 1e-6)
+    assert bench.contributor.state.discarded == ()
+
+
+def test_the_victims_update_changes_nothing_at_the_site(bench: Bench, tmp_path: Path) -> None:
+    """Not the model, not the files but for the memory of a release and of a discarded sum, and no letter leaves."""
+    assert served(bench, 1) is RoundEnd.DISCARDED
+    assert np.array_equal(bench.contributor.require_kept(), MODEL)
+    assert (bench.contributor.state.model_version, bench.contributor.state.discarded) == (0, (1,))
+    (text,) = bench.texts(EventKind.PROBLEM)
+    assert "server A, which alone adds, changed it" in text
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert UPDATES[VICTIM].tobytes() not in stored
+    assert (MODEL - UPDATES[VICTIM]).tobytes() not in stored
+    assert all(server.sent == {} for server in bench.servers.values())
+
+
+def test_after_a_few_discarded_sums_and_not_before_the_site_contributes_no_more(bench: Bench, tmp_path: Path) -> None:
+    memory = bench.contributor.state.memory
+    for number in range(1, 1 + MOST_DISCARDED_SUMS):
+        bench.contributor.save(memory=memory)  # so that no other clause stands in the way
+        assert decided(bench, number).clause is not Clause.DISCARDED_SUMS
+        for _ in range(2):  # the second time after a crash: counted once
+            assert served(bench, number) is RoundEnd.DISCARDED
+        assert bench.contributor.state.discarded == tuple(range(1, number + 1))
+    state = present(StudyJournal(tmp_path, ENCRYPTED_STUDY.name).site_state())
+    assert len(state.discarded) == MOST_DISCARDED_SUMS
+    bench.contributor.save(memory=memory)
+    decision = decided(bench, 1 + MOST_DISCARDED_SUMS)
+    assert (decision.accepted, decision.clause) == (False, Clause.DISCARDED_SUMS)
+
+
+def test_the_requester_ends_the_study_then(tmp_path: Path) -> None:
+    with requester_bench(tmp_path, ENCRYPTED_STUDY, MODEL, WILLING) as bench:
+        bench.requester.save(discarded=tuple(range(1, MOST_DISCARDED_SUMS)))
+        assert hindrance(bench.requester) is None
+        bench.requester.save(discarded=tuple(range(1, 1 + MOST_DISCARDED_SUMS)))
+        found = present(hindrance(bench.requester))
+        assert found.cause is EndCause.SUMS_DISCARDED
+        assert "compare server a's records" in found.public
+
+
 # --- ckks key ---------------------------------------------------------------------------------------------------------
 
 
@@ -382,11 +471,7 @@ def test_an_announcement_names_the_sites_key_exactly_for_encrypted_updates() -> 
     check_key(counts, ENCRYPTED_STUDY, KEY)
     check_key(shared, SHARES, None)
     other = ANNOUNCED.model_copy(update={"ckks_key_id": "ab" * 16})
-    for wrong, of, key in (
-        (shared, ENCRYPTED_STUDY, KEY),
-        (other, ENCRYPTED_STUDY, KEY),
-        (ANNOUNCED, SHARES, None),
-    ):
+    for wrong, of, key in ((shared, ENCRYPTED_STUDY, KEY), (other, ENCRYPTED_STUDY, KEY), (ANNOUNCED, SHARES, None)):
         with pytest.raises(AnnouncementMismatch, match="names the CKKS key"):
             check_key(wrong, of, key)
 

@@ -217,11 +217,7 @@ def test_one_receipt_is_durable_where_the_other_server_fails(
     record, disk = made(update, journal), Disk(monkeypatch)
     with pytest.raises(Unavailable):
         deliver(record, journal, UploadServer(SITE, Side.A), UploadServer(SITE, Side.B, failures=1))
-    assert disk.done == [
-        ("sync", "receipt-a.json.tmp"),
-        ("place", "receipt-a.json"),
-        ("sync", "attempt-01"),
-    ]
+    assert disk.done == [("sync", "receipt-a.json.tmp"), ("place", "receipt-a.json"), ("sync", "attempt-01")]
 
 
 def test_seeded_shares_are_reproducible(update: np.ndarray, tmp_path: Path) -> None:

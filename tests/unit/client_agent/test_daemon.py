@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
-from client_agent.daemon import Agent, run_agent
+from client_agent.daemon import Agent, Pace, run_agent
 from client_agent.learning.sampling import site_seed, training_seed
 from client_agent.learning.study_file import FinishTable
 from client_agent.settings import AgentSettings
@@ -19,9 +21,10 @@ from client_agent.site.events import AgentEvent
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models import finish_table
-from client_agent.study.outbox import create_study, outbox
+from client_agent.study.outbox import create_study, outbox, waiting, withdraw
 from harness.federation.processes import write_secret
-from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
+from host.files import write_durably
+from protocol.errors import BadSignature, ConfigurationError, StorageFull, UnknownStudy
 from protocol.messages.control import (
     EndCause,
     ListedStudy,
@@ -101,11 +104,6 @@ def test_a_state_folder_is_one_sites_with_one_key(tmp_path: Path) -> None:
         pass
 
 
-def test_a_seed_needs_servers_on_this_machine(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="a seed makes every secret predictable"):
-        run_agent(settings(tmp_path, "c1", seed=4), threading.Event())
-
-
 def test_a_study_does_not_choose_the_order_of_a_sites_batches(sites: dict[str, Site]) -> None:
     """A requester that knows the order knows which examples an update is of; only the site's own seed fixes it."""
     made = agent(sites["c1"], [])
@@ -156,7 +154,8 @@ class Started(Agent):
     def _start(self, signed: Signed[Study], make: Callable[[], object]) -> None:
         make()
         self.started = (*self.started, signed.message.name)
-        self._running[signed.message.name] = threading.Thread()
+        self._running[signed.message.name] = ended = threading.Thread()
+        ended.start()
 
 
 @pytest.fixture
@@ -171,7 +170,7 @@ def sites(tmp_path: Path) -> Iterator[dict[str, Site]]:
 
 
 def agent(site: Site, events: list[AgentEvent]) -> Started:
-    return Started(site, threading.Event(), events.append)
+    return Started(site, threading.Event(), events.append, pace=Pace(look_every_s=0.01))
 
 
 def signed_at(side: Side, of: Study, by: str = REQUESTER) -> Signed[Study]:
@@ -188,13 +187,41 @@ def offered(site: Site, at_a: Signed[Study], *at_b: Signed[Study]) -> tuple[tupl
     return made.started, [event.text for event in events]
 
 
-def test_a_study_that_both_servers_countersigned_is_taken_up_once(sites: dict[str, Site]) -> None:
-    of = study()
-    assert offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of)) == (("unit",), [])
+OF, OTHER = study(), study(seed=2)
 
 
-def test_a_study_waits_until_server_b_has_it(sites: dict[str, Site]) -> None:
-    assert offered(sites["c1"], signed_at(Side.A, study())) == ((), [])
+def both(of: Study) -> tuple[Signed[Study], Signed[Study]]:
+    return signed_at(Side.A, of), signed_at(Side.B, of)
+
+
+@pytest.mark.parametrize(
+    ("shown", "started", "why"),
+    [
+        (both(OF), ("unit",), None),
+        ((signed_at(Side.A, OF),), (), None),
+        (both(OF.model_copy(update={"name": "third"})), (), None),
+        (both(OF.model_copy(update={"roster_digest": "00" * 32})), (), "pins another roster"),
+        ((signed_at(Side.A, OF), signed_at(Side.B, OTHER)), (), "show different studies"),
+        ((signed_at(Side.A, OF), signed_at(Side.A, OF)), (), "signature of 'operator-b' is missing"),
+        ((signed_at(Side.A, OF, by="c2"), signed_at(Side.B, OF)), (), "signature of 'r0' is missing"),
+    ],
+    ids=[
+        "sound",
+        "not at B yet",
+        "not in the settings",
+        "another roster",
+        "two studies",
+        "no operator",
+        "no requester",
+    ],
+)
+def test_a_study_is_taken_up_once_if_it_holds_and_else_refused_once(
+    sites: dict[str, Site], shown: tuple[Signed[Study], ...], started: tuple[str, ...], why: str | None
+) -> None:
+    found, texts = offered(sites["c1"], *shown)
+    assert found == started
+    assert len(texts) == (why is not None)
+    assert all(str(why) in text for text in texts)
 
 
 def test_what_server_a_lists_is_what_it_shows(sites: dict[str, Site]) -> None:
@@ -271,40 +298,9 @@ def test_an_agent_that_fails_while_it_looks_does_not_seem_to_wait(sites: dict[st
         agent(sites["c1"], []).run()
 
 
-def test_studies_outside_the_settings_are_left_alone(sites: dict[str, Site]) -> None:
-    of = study().model_copy(update={"name": "third"})
-    assert offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of)) == ((), [])
-
-
-@pytest.mark.parametrize(
-    ("at_a", "at_b", "why"),
-    [
-        (signed_at(Side.A, study()), signed_at(Side.B, study(seed=2)), "show different studies"),
-        (signed_at(Side.A, study()), signed_at(Side.A, study()), "signature of 'operator-b' is missing"),
-        (signed_at(Side.A, study(), by="c2"), signed_at(Side.B, study()), "signature of 'r0' is missing"),
-    ],
-)
-def test_a_study_that_does_not_hold_is_refused_once(
-    sites: dict[str, Site], at_a: Signed[Study], at_b: Signed[Study], why: str
-) -> None:
-    started, texts = offered(sites["c1"], at_a, at_b)
-    assert started == ()
-    assert len(texts) == 1
-    assert why in texts[0]
-
-
-def test_a_study_with_another_roster_is_refused(sites: dict[str, Site]) -> None:
-    of = study().model_copy(update={"roster_digest": "00" * 32})
-    started, texts = offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of))
-    assert started == ()
-    assert "pins another roster" in texts[0]
-
-
 def test_a_known_name_with_another_content_is_refused(sites: dict[str, Site]) -> None:
-    of = study()
-    offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of))
-    other = study(seed=9)
-    started, texts = offered(sites["c1"], signed_at(Side.A, other), signed_at(Side.B, other))
+    offered(sites["c1"], *both(OF))
+    started, texts = offered(sites["c1"], *both(OTHER))
     assert started == ()
     assert "another one than the journal's" in texts[0]
 
@@ -357,3 +353,191 @@ def test_the_requester_creates_no_study_that_its_own_policy_forbids(
     assert made.started == ()
     assert events[0].text.startswith(f"policy_refusal: {clause}: ")
     assert sorted(p.name for p in outbox(state).iterdir()) == ["unit.refusal.txt", "unit.refused"]
+
+
+# --- files that cannot be read or written: the agent says what to do and looks again ----------------------------------
+
+
+def test_a_study_that_is_withdrawn_while_the_agent_looks_is_left_alone(
+    sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
+    path = create_study(state, study())
+    opened = Path.open
+
+    def withdrawn_before(self: Path, *also: Any, **more: Any) -> Any:
+        if self == path:
+            monkeypatch.undo()
+            assert withdraw(state, "unit")
+        return opened(self, *also, **more)
+
+    monkeypatch.setattr(Path, "open", withdrawn_before)
+    made = agent(sites[REQUESTER], events)
+    made.find_own()
+    assert (made.started, events) == ((), [])
+    assert not list(path.parent.iterdir())
+    create_study(state, study())
+    made.find_own()
+    assert made.started == ("unit",)
+
+
+def test_who_cancels_a_study_that_the_agent_is_taking_finds_it_in_the_journal(
+    sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the command says that it is withdrawn, and the agent begins it."""
+    state, waited = sites[REQUESTER].settings.state_dir, list[bool]()
+    create_study(state, study())
+    cancelling = threading.Thread(target=lambda: waited.append(withdraw(state, "unit")))
+    write = StudyJournal.write
+
+    def cancelled_meanwhile(self: StudyJournal, path: Path, message: Any) -> None:
+        if path.name == "study.json":
+            cancelling.start()
+            cancelling.join(0.2)
+            assert cancelling.is_alive()
+        write(self, path, message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyJournal, "write", cancelled_meanwhile)
+        agent(sites[REQUESTER], []).find_own()
+    cancelling.join()
+    assert waited == [False]
+    assert (state / "studies" / "unit" / "study.json").exists()
+    assert not list(outbox(state).iterdir())
+
+
+def test_a_study_that_replaces_one_being_taken_waits_in_its_place(sites: dict[str, Site]) -> None:
+    """Whoever waited for the old file looks again, and finds the new one."""
+    state = sites[REQUESTER].settings.state_dir
+    path = create_study(state, study())
+    found = list[bytes | None]()
+
+    def look() -> None:
+        with waiting(path) as content:
+            found.append(content)
+
+    looking = threading.Thread(target=look)
+    with waiting(path):
+        looking.start()
+        looking.join(0.2)
+        assert looking.is_alive()
+        write_durably(path, b"another")
+    looking.join()
+    assert found == [b"another"]
+
+
+def denied(path: Path) -> PermissionError:
+    return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def test_a_study_that_root_put_into_the_outbox_waits_and_the_others_go_on(
+    sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``sudo moiety study create`` leaves it, for whoever runs the tests."""
+    state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
+    path = create_study(state, study().model_copy(update={"name": "by-root"}))
+    create_study(state, study())
+    opened = Path.open
+
+    def as_another_user(self: Path, *also: Any, **more: Any) -> Any:
+        if self == path:
+            raise denied(self)
+        return opened(self, *also, **more)
+
+    monkeypatch.setattr(Path, "open", as_another_user)
+    made = agent(sites[REQUESTER], events)
+    for _ in range(2):
+        made.find_own()
+    assert made.started == ("unit",)
+    assert [event.study for event in events] == ["by-root"]
+    assert f"{path}: Permission denied: give it to the user that this agent runs as, number {os.getuid()}" in (
+        events[0].text
+    )
+    monkeypatch.undo()
+    made.find_own()
+    assert made.started == ("unit", "by-root")
+
+
+def test_a_full_disk_refuses_no_study_in_the_outbox(sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
+    create_study(state, study())
+
+    def full(*_: object) -> None:
+        raise StorageFull("no space left for study.json: free space on this machine's disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyJournal, "write", full)
+        made = agent(sites[REQUESTER], events)
+        made.find_own()
+    assert [event.text for event in events] == [
+        "storage_full: no space left for study.json: free space on this machine's disk"
+    ]
+    assert [path.name for path in outbox(state).iterdir()] == ["unit.json"]
+    made.find_own()
+    assert made.started == ("unit",)
+
+
+def test_a_listed_study_that_a_full_disk_has_no_room_for_keeps_no_other_waiting(
+    sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = study().model_copy(update={"name": "other"})
+    servers = {side: FakeServer(signed_at(side, first), signed_at(side, study())) for side in Side}
+    serve(sites["c1"], servers[Side.A], servers[Side.B])
+    mkdir, events = Path.mkdir, list[AgentEvent]()
+
+    def full(self: Path, *also: Any, **more: Any) -> None:
+        if self.name == "other":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+        mkdir(self, *also, **more)
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    made = agent(sites["c1"], events)
+    made.find_listed()
+    assert made.started == ("unit",)
+    assert [event.study for event in events] == ["other"]
+    assert events[0].text.startswith("storage_full: ")
+    assert events[0].text.endswith("No space left on device: free space on this machine's disk")
+
+
+def test_an_agent_looks_again_after_an_error_of_its_disk(sites: dict[str, Site]) -> None:
+    stop, looked = threading.Event(), list[int]()
+
+    class DiskFails(FakeServer):
+        def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
+            looked.append(1)
+            if len(looked) == 3:
+                stop.set()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    serve(sites["c1"], DiskFails(), FakeServer())
+    events = list[AgentEvent]()
+    Agent(sites["c1"], stop, events.append, pace=Pace(look_every_s=0.01)).run()
+    assert len(looked) >= 3
+    assert any("Input/output error (OSError): look at this machine's disk" in event.text for event in events)
+
+
+@pytest.mark.parametrize("what", ["cleared", "kept"])
+def test_a_study_runs_although_its_note_of_a_problem_cannot_be_written(
+    sites: dict[str, Site], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The thread of a study ends by no error of the disk: it says it, and goes on where it can."""
+    ran, asked, events = list[int](), list[str | None](), list[AgentEvent]()
+    made = agent(sites["c1"], events)
+
+    def stopped(_: StudyJournal, why: str | None) -> None:
+        asked.append(why)
+        if (asked == [None]) if what == "cleared" else (why is not None):
+            raise denied(Path("stopped.txt"))
+
+    class Participates:
+        def run(self) -> None:
+            ran.append(1)
+            if what == "kept":
+                raise ConfigurationError("key 'data': mend it")
+
+    monkeypatch.setattr(StudyJournal, "stopped", stopped)
+    monkeypatch.setattr("client_agent.daemon._FIRST_PAUSE_S", 0.01)
+    made._run("unit", Participates)  # type: ignore[arg-type]
+    assert ran == [1]
+    assert len(events) == 1
+    assert ("Permission denied" if what == "cleared" else "mend it") in events[0].text

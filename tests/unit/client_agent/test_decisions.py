@@ -14,9 +14,7 @@ from client_agent.site.events import EventKind
 from client_agent.site.letters import CountedClasses
 from protocol.errors import ConfigurationError, ErrorCode, WrongRound
 from protocol.messages.control import (
-    Announcement,
     LayerShape,
-    ListedWeight,
     ModelSpec,
     Purpose,
     RoundOutcome,
@@ -24,17 +22,16 @@ from protocol.messages.control import (
     RuleSpec,
     Signed,
     Study,
-    WeightList,
     sign,
 )
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import LeftOut
-from protocol.rounds.agreement import model_digest
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import class_weight
 from protocol.sharing import Side
-from tests.unit.client_agent.announced_rounds import post, views
-from tests.unit.client_agent.benches import SITE_KEY, Bench, contributor_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, keys, study
+from tests.unit.client_agent.announced_rounds import announced, post, views
+from tests.unit.client_agent.benches import Bench, contributor_bench
+from tests.unit.client_agent.federation import REQUESTER, keys, study, weight_list
 
 SIZE = 20
 GRID = 2
@@ -76,28 +73,9 @@ def decided(
 ) -> Decision:
     """The site's decision about a round with full weights, announced at both servers."""
     of = bench.contributor.study
-    grid, digest = of.parameters.weight_grid, of.digest()
-    listed = WeightList(
-        study_digest=digest,
-        round=number,
-        grid=grid,
-        weights=tuple(ListedWeight(site=site, numerator=grid) for site in CONTRIBUTORS),
-        salt="cd" * 32,
-    )
-    fields = {
-        "study_digest": digest,
-        "round": number,
-        "listed": CONTRIBUTORS,
-        "least_contributors": 3,
-        "opens": Needs.NOTHING,
-        "model_version": 0,
-        "model_digest": model_digest(SITE_KEY, digest, number, MODEL.tobytes()),
-        "weight_list_digest": listed.digest(),
-        "closes_at_s": 10**9,
-    }
-    announced = Announcement(**{**fields, **changes})  # type: ignore[arg-type]
+    listed = weight_list(number, of.parameters.weight_grid, of.parameters.weight_grid, of.digest())
     post(bench, listed, skipped, counted=counted)
-    return bench.contributor.decisions.decide(*views(announced))
+    return bench.contributor.decisions.decide(*views(announced(listed, MODEL, **{"opens": Needs.NOTHING, **changes})))
 
 
 def test_class_counts_are_contributed_once_and_carry_no_weight(bench: Bench) -> None:
@@ -176,10 +154,22 @@ def test_more_updates_than_the_study_has_rounds_are_declined(bench: Bench) -> No
     )
 
 
-def test_class_counts_are_no_business_of_another_rule(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL) as bench:
-        decision = decided(bench, 1, purpose=Purpose.COUNTS)
-    assert "sums class counts, which this study does not" in decision.reason
+@pytest.mark.parametrize(
+    ("purpose", "opens"),
+    [
+        (Purpose.COUNTS, Needs.NOTHING),
+        (Purpose.SUMMARY, Needs.NOTHING),
+        (Purpose.RANKING, Needs.INNER_PRODUCTS),
+        (Purpose.MEASURE, Needs.PAIRS),
+    ],
+)
+def test_a_round_of_a_purpose_that_the_study_does_not_have_is_declined(
+    tmp_path: Path, purpose: Purpose, opens: Needs
+) -> None:
+    with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL, SitePolicy(may_rank=True)) as bench:
+        decision = decided(bench, 1, purpose=purpose, opens=opens)
+    assert (decision.accepted, decision.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
+    assert f"{purpose.plan.does}, which this study does not" in decision.reason
 
 
 @pytest.mark.parametrize(("grid", "accepted"), [(2, True), (32, False)])
@@ -222,8 +212,7 @@ def test_what_a_plugin_raises_in_a_round_stays_at_its_site(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("rule", "opens", "accepted"),
-    [(RuleName.MULTI_KRUM, Needs.PAIRS, True), (RuleName.FEDAVG, Needs.NOTHING, False)],
+    ("rule", "opens", "accepted"), [(RuleName.MULTI_KRUM, Needs.PAIRS, True), (RuleName.FEDAVG, Needs.NOTHING, False)]
 )
 def test_being_left_out_says_nothing_where_the_rule_selects(
     tmp_path: Path, rule: RuleName, opens: Needs, accepted: bool

@@ -9,6 +9,7 @@ import os
 import shutil
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -42,11 +43,24 @@ def full(*_: object, **__: object) -> None:
     raise StorageFull("no space left for audit.jsonl")
 
 
-def over(config: Path) -> None:
+def stands(config: Path, **changes: Any) -> StudyJournal:
+    """The site's journal of the study, which is over unless ``changes`` say otherwise."""
+    fields = {"study_digest": STUDY.digest(), "training_seed": 7, "finished": "done", "refused": True}
     kept = journal(config)
-    kept.write_site_state(
-        SiteState(study_digest=STUDY.digest(), training_seed=7, site_key="ab" * 32, finished="done", refused=True)
-    )
+    kept.write_site_state(SiteState(**{**fields, **changes}))
+    return kept
+
+
+def second_study(config: Path) -> Path:
+    """The folder of a study whose name comes first, with the journal of the other one."""
+    folder = StudyJournal(load_settings(config).state_dir, "aaa").folder
+    for name in ("study.json", "site.json", "approval.json"):
+        folder.joinpath(name).write_bytes((journal(config).folder / name).read_bytes())
+    return folder
+
+
+def over(config: Path) -> None:
+    kept = stands(config, site_key="ab" * 32)
     (kept.folder / "metrics.jsonl").write_text("{}\n")
     (kept.round_folder(3) / "update.f32").write_bytes(b"secret")
 
@@ -178,7 +192,7 @@ def at(moment: str) -> float:
 def settings_of_permit(config: Path) -> AgentSettings:
     found = load_settings(config)
     keep_word(found, STUDY.name, Word(approved=True, person="Dr. A", reason="permit 7", until=LAST_DAY), STUDY.digest())
-    journal(config).write_site_state(SiteState(study_digest=STUDY.digest(), training_seed=7))
+    stands(config, finished=None, refused=False)
     return found
 
 
@@ -212,9 +226,7 @@ def test_a_study_under_way_is_left_after_the_last_day_and_deleted_when_nothing_w
 
 
 def test_a_study_that_is_over_is_deleted_at_once(config: Path, settings_of_permit: AgentSettings) -> None:
-    journal(config).write_site_state(
-        SiteState(study_digest=STUDY.digest(), training_seed=7, finished="done", refused=True)
-    )
+    stands(config)
     assert len(ended(settings_of_permit, "2999-04-01T00:00:00")) == 1
     assert journal(config).left is None
     assert known_study(settings_of_permit, ROSTER, STUDY.name).finished == "done"
@@ -225,9 +237,7 @@ def test_a_journal_that_cannot_be_read_keeps_no_other_permit_from_ending(
     config: Path, settings_of_permit: AgentSettings, file: str
 ) -> None:
     """The damaged study comes first by its name."""
-    damaged = StudyJournal(settings_of_permit.state_dir, "aaa").folder
-    for path in ("study.json", "site.json", "approval.json"):
-        damaged.joinpath(path).write_bytes((journal(config).folder / path).read_bytes())
+    damaged = second_study(config)
     (damaged / file).write_bytes(b'{"half')
     first, left, deleted = ended(settings_of_permit, "2999-04-01T00:00:00")
     assert first.startswith("study aaa: its permit could not be looked at, or not ended where it is over: ")
@@ -239,9 +249,7 @@ def test_a_journal_that_cannot_be_read_keeps_no_other_permit_from_ending(
 def test_a_study_that_cannot_be_deleted_is_left_and_keeps_no_other_from_it(
     config: Path, settings_of_permit: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stuck = StudyJournal(settings_of_permit.state_dir, "aaa").folder
-    for path in ("study.json", "site.json", "approval.json"):
-        stuck.joinpath(path).write_bytes((journal(config).folder / path).read_bytes())
+    stuck = second_study(config)
     (stuck / "metrics.jsonl").write_text("{}\n")
 
     def denied(path: Path) -> str:
@@ -264,9 +272,7 @@ def test_a_deletion_that_a_full_disk_broke_off_goes_on_within_the_hour(
     config: Path, settings_of_permit: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The receipt was there, and no file to delete: only site.json still had its keys, and nobody came back."""
-    journal(config).write_site_state(
-        SiteState(study_digest=STUDY.digest(), training_seed=7, site_key="ab" * 32, finished="done", refused=True)
-    )
+    stands(config, site_key="ab" * 32)
 
     with monkeypatch.context() as patch:
         patch.setattr(AuditLog, "add", full)

@@ -86,18 +86,6 @@ def test_other_sites_are_not_kept_from_anything(sites: Federation) -> None:
     assert sites.round(of, 1, FOUR, version=0, model=far, least=4).refused == {}
 
 
-def test_a_site_with_new_keys_keeps_what_it_remembers(sites: Federation) -> None:
-    """The folder of the memory is that of the key that the site came with."""
-    assert sites.round(study(), 1, FOUR, version=0).refused == {}
-    before = sites.agent("c2", study()).context
-    sites.renew("c2")
-    after = sites.agent("c2", study()).context
-    assert after.keys != before.keys
-    assert after.came_with == before.came_with
-    assert after.sums.rounds() == before.sums.rounds() == {(study().digest(), 1)}
-    refused_for_isolation(sites.round(study(), 2, WITHOUT_1, version=1), *WITHOUT_1)
-
-
 # --- sums of one study that no site sees together ---
 
 

@@ -297,18 +297,19 @@ def test_lines_that_have_no_file_for_a_while_are_refused_and_later_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process has moved the file, and this one has no handle left to open the new one."""
-    files, path = ledger_files.LedgerFiles(tmp_path / "ledger.jsonl"), tmp_path / "ledger.jsonl"
-    files.append(b"{}")
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.append(entry(0))
     path.rename(tmp_path / "moved")
 
-    def no_handle(self: ledger_files.LedgerFiles) -> None:
+    def no_handle(self: Ledger) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_files.LedgerFiles, "_reopened", no_handle)
-        for _ in range(2):
+        patch.setattr(Ledger, "_reopened", no_handle)
+        for number in (1, 2):
             with pytest.raises(OSError, match="too many"):
-                files.append(b"{}")
-    files.append(b"[]")
-    files.close()
-    assert path.read_bytes() == b"[]\n"
+                ledger.append(entry(number))
+    ledger.append(entry(3))
+    ledger.close()
+    assert read_ledger(path) == tuple(entry(number) for number in (1, 2, 3))

@@ -182,10 +182,7 @@ class TestDriving:
 
     @pytest.mark.parametrize(
         ("error", "reason"),
-        [
-            (UnknownResource("gone"), "one server lost its half of what is opened"),
-            (BadSignature("whose"), ""),
-        ],
+        [(UnknownResource("gone"), "one server lost its half of what is opened"), (BadSignature("whose"), "")],
     )
     def test_a_half_that_is_gone_is_lost_and_evidence_that_does_not_hold_ends_the_study(
         self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
@@ -227,7 +224,7 @@ class TestDriving:
                 else OpenedSite(site, False)
                 for site in names
             ]
-            found = openings.judged(agreed, sites, dict.fromkeys(names, 32), 1, facts)
+            found = openings.judged(agreed, sites, 1, facts)
             assert found.release_set is None
             assert found.left_out == tuple(site for site in names if site in failing)
             expected = () if REQUESTER in failing else tuple(site for site in CONTRIBUTORS if site not in failing)

@@ -1,4 +1,4 @@
-"""The sites that stay in the sum, the signed set, and the evidence that a requester refuses."""
+"""Queries out; the sites that stay in the sum, the signed set, and the evidence that a requester refuses."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client_agent.requester.openings import Openings, open_sites
+from client_agent.requester.openings import Openings, query_vector, seal_queries
 from client_agent.requester.state import RoundPlan
 from client_agent.site.journal import StudyJournal
+from harness.attack.signed_client import opened as opened_body
+from host.randomness import SystemRandomness
+from protocol.arithmetic.fixed_point import encode
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
+from protocol.messages.bodies import read_query
 from protocol.messages.control import (
     ChallengeTranscript,
+    QueryHeader,
     RoundState,
     RoundView,
+    ShareKind,
     Signed,
     countersign,
     require_signatures,
     sign,
 )
-from protocol.mpc.measurement import OpeningShare
-from protocol.parameters import RANGE_PROJECTIONS
+from protocol.mpc.measurement import OpeningShare, distance_query, open_all
+from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
 from protocol.rounds.agreement import transcript
 from protocol.rounds.judgement import RequesterFacts
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
-from protocol.sharing import Side
+from protocol.sharing import Side, seed_side
 from tests.kit.present import present
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
+    DIGEST,
     PARAMETERS,
     REQUESTER,
     ROSTER,
@@ -85,9 +93,8 @@ def shares(
 
 
 def judged(turn: Openings, opened: dict[Side, tuple[OpeningShare, ...]]):
-    numerators = {site: turn.numerator(site) for site in AGREED.sites}
-    sites = open_sites(opened, numerators, PARAMETERS)
-    return turn.judged(AGREED, sites, numerators, 1, RequesterFacts(REQUESTER, 1.0))
+    sites = open_all(opened[Side.A], opened[Side.B], turn._numerators(AGREED), PARAMETERS)
+    return turn.judged(AGREED, sites, 1, RequesterFacts(REQUESTER, 1.0))
 
 
 def test_everybody_stays(turn: Openings) -> None:
@@ -155,3 +162,40 @@ def test_evidence_that_does_not_hold(turn: Openings) -> None:
     for at_a, at_b, error in cases:
         with pytest.raises(error):
             turn.transcript(at_a, at_b)
+
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+SKETCHED = StudyParameters(dimension=5000, clip_norm=4.0, least_contributors=3)
+CHALLENGE = bytes(range(32))
+
+
+def own_update(parameters: StudyParameters) -> np.ndarray:
+    values = np.random.default_rng(2).normal(size=parameters.dimension) / 100
+    return encode(values, parameters, bytes(32))
+
+
+@pytest.mark.parametrize("parameters", [PARAMETERS, SKETCHED])
+@pytest.mark.parametrize("round_number", [1, 2])
+def test_the_servers_shares_make_the_weighted_sketches(parameters: StudyParameters, round_number: int) -> None:
+    x = own_update(parameters)
+    numerators = (32, 7, 16)
+    queries = query_vector(CHALLENGE, lambda start, stop: x[start:stop], numerators, parameters)
+    sealed = seal_queries(queries, CONTRIBUTORS, DIGEST, round_number, ROSTER, parameters, SystemRandomness(), "label")
+    total = np.zeros(queries.size, dtype=np.uint64)
+    kinds = {}
+    for side in Side:
+        header, plain = opened_body(sealed[side], operator_keys(side).sealing, QueryHeader)
+        assert (header.side, header.targets, header.transcript_digest) == (side, CONTRIBUTORS, DIGEST)
+        assert header.length == parameters.sketched_length
+        kinds[side] = header.share_kind
+        total += np.concatenate(list(read_query(header, plain).values()))
+    assert kinds[seed_side(round_number)] is ShareKind.SEED
+    assert kinds[seed_side(round_number).other] is ShareKind.VECTOR
+    sketch = sketch_vector(CHALLENGE, x, parameters)
+    expected = np.concatenate([distance_query(sketch, n, parameters.weight_grid) for n in numerators])
+    np.testing.assert_array_equal(total, expected)
+
+
+def test_no_target_no_query() -> None:
+    assert query_vector(CHALLENGE, lambda start, stop: np.zeros(stop - start, np.uint64), (), PARAMETERS).size == 0

@@ -215,7 +215,7 @@ def test_every_piece_of_evidence_is_needed() -> None:
         (past.model_copy(update={"agreed_set": unsigned}), BadSignature),
         (past.model_copy(update={"agreed_set": elsewhere}), AnnouncementMismatch),
         (past.model_copy(update={"release_set": forged}), BadSignature),
-        (past.model_copy(update={"weight_list": weight_list(numerator=15)}), AnnouncementMismatch),
+        (past.model_copy(update={"weight_list": weight_list(numerators=15)}), AnnouncementMismatch),
         (past.model_copy(update={"announcement": announcement(opens=Needs.NOTHING)}), AnnouncementMismatch),
         (changed_release(agreed_set_digest="00" * 32), TranscriptMismatch),
         (changed_release(attempt=2), TranscriptMismatch),

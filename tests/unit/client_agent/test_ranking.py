@@ -17,6 +17,7 @@ from client_agent.requester.measurement import RankingRound, make_judging
 from client_agent.requester.state import Refused, Settled
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
+from host.files import new_folder
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import Clause, ErrorCode, NotListed, ProtocolViolation, UnknownResource
 from protocol.messages.control import (
@@ -114,19 +115,11 @@ class TestContributor:
         assert again.reason.startswith("ranked_once: ")
         assert decided(site, 3).accepted
 
-    def test_a_ranking_that_the_study_does_not_have_is_refused(self, tmp_path: Path) -> None:
-        with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL, WILLING) as plain:
-            decision = decided(plain, 1, **RANKS)
-            assert (decision.accepted, decision.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
-            assert "which this study does not" in decision.reason
-
-    def test_a_site_that_does_not_allow_it_refuses_the_study_and_the_round(self, tmp_path: Path) -> None:
-        with contributor_bench(tmp_path, STUDY, MODEL) as strict:
+    def test_a_site_that_does_not_allow_it_refuses_the_study_and_the_round(self, site: Bench, tmp_path: Path) -> None:
+        with contributor_bench(new_folder(tmp_path / "strict"), STUDY, MODEL) as strict:
             refusal = present(refused_study(strict.contributor))
             assert refusal.detail.startswith("may_rank: ")
             assert decided(strict, 1, **RANKS).reason.startswith("may_rank: ")
-
-    def test_a_site_that_allows_it_takes_the_study(self, site: Bench) -> None:
         assert refused_study(site.contributor) is None
 
     def test_a_model_that_is_too_long_is_declined_and_its_length_stays_here(
@@ -211,6 +204,16 @@ ranked_of = partial(ended_round, STUDY.digest(), outcome=RoundState.RANKED, caus
 def ended(end: RoundEnd, number: int, *declines: Refused) -> Settled:
     skip = skip_of(number) if end is RoundEnd.SKIPPED else None
     return Settled(end, 1, "a site is late", declines, None, None, skip=skip)
+
+
+def driven(bench: RequesterBench) -> tuple[RankingRound, RoundView]:
+    """The ranking with the requester's part prepared, and a server's view of its end, signed by both."""
+    plan = planned(bench)
+    ranking = bench.requester.round_of(plan)
+    assert isinstance(ranking, RankingRound)
+    ranking.prepare_own()
+    signed, outcome = plan.announcement, ranked_of(1)
+    return ranking, RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed, outcome=outcome)
 
 
 def kept(bench: RequesterBench) -> Ranking | None:
@@ -305,58 +308,41 @@ class TestRequester:
         assert make_judging(bench.requester, 1) == first
 
     def test_a_half_that_a_server_lost_leaves_the_study_without_a_ranking(self, bench: RequesterBench) -> None:
-        ranking = bench.requester.round_of(planned(bench))
-        assert isinstance(ranking, RankingRound)
-        ranking.prepare_own()
-        signed = planned(bench).announcement
-        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
-        assert ranking.ended(view, view) is None
-        settled = present(ranking.ended(view.model_copy(update={"outcome": ranked_of(1)}), view))
+        ranking, view = driven(bench)
+        unsigned = view.model_copy(update={"outcome": None})
+        assert ranking.ended(unsigned, unsigned) is None
+        settled = present(ranking.ended(view, unsigned))
         assert (settled.end, settled.past, settled.skip) == (RoundEnd.RANKED, None, None)
-        lost = present(kept(bench))
-        assert lost.problem.startswith("one server lost its half")
+        assert present(kept(bench)).problem.startswith("one server lost its half")
 
     def test_what_was_opened_once_is_not_opened_again(
         self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ranking = bench.requester.round_of(planned(bench))
-        assert isinstance(ranking, RankingRound)
-        ranking.prepare_own()
+        ranking, view = driven(bench)
         made = Ranking(study=STUDY.name, requester=REQUESTER, round=1, sites=(RankedSite(site="c1", loss=0.5),))
         monkeypatch.setattr(ranking, "_open", lambda a, b: made)
-        signed = planned(bench).announcement
-        outcome = ranked_of(1)
-        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed, outcome=outcome)
         assert ranking.ended(view, view) is not None
-        monkeypatch.setattr(ranking, "_open", _not_again)
+        monkeypatch.setattr(ranking, "_open", pytest.fail)
         assert ranking.ended(view, view) is not None
         assert kept(bench) == made
 
     def test_evidence_that_does_not_hold_ends_the_study(
         self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ranking = bench.requester.round_of(planned(bench))
-        assert isinstance(ranking, RankingRound)
-        ranking.prepare_own()
+        ranking, view = driven(bench)
         monkeypatch.setattr(ranking, "_open", _refuses)
-        signed, outcome = planned(bench).announcement, ranked_of(1)
-        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed, outcome=outcome)
         with pytest.raises(ProtocolViolation, match="round 1: another server's answer"):
             ranking.ended(view, view)
 
     def test_nothing_is_released_while_it_is_measured(self, bench: RequesterBench) -> None:
-        ranking = bench.requester.round_of(planned(bench))
-        view = RoundView(round=1, attempt=1, state=RoundState.MEASURED, announcement=planned(bench).announcement)
-        assert ranking.due(view, view) is None
-        assert ranking.ended(view, view) is None
+        ranking, view = driven(bench)
+        measured = view.model_copy(update={"state": RoundState.MEASURED})
+        assert ranking.due(measured, measured) is None
+        assert ranking.ended(measured, measured) is None
 
 
 def _changed_data(_: object) -> JudgingForm:
     return judging_form(Examples(2 * JUDGED.X, JUDGED.y), None, CLASSES)
-
-
-def _not_again(a: RoundView, b: RoundView) -> Ranking:
-    raise AssertionError("opened twice")
 
 
 def _refuses(a: RoundView, b: RoundView) -> Ranking:

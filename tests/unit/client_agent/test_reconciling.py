@@ -17,15 +17,7 @@ from protocol.errors import BadSignature, Clause, PolicyRefusal, TranscriptMisma
 from protocol.messages.control import ContributedRound, ContributedRounds, Signed, sign
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from tests.unit.client_agent.announced_rounds import (
-    DIGEST,
-    announced,
-    decided,
-    post,
-    released,
-    views,
-    weights,
-)
+from tests.unit.client_agent.announced_rounds import DIGEST, announced, decided, post, released, views, weights
 from tests.unit.client_agent.benches import SITE, Bench, FakeServer
 from tests.unit.client_agent.federation import REQUESTER, keys, operator_keys
 from tests.unit.client_agent.test_remembered_sums import UPDATE, row

@@ -14,7 +14,7 @@ from client_agent.requester.admission import await_contributors
 from client_agent.site.events import EventKind
 from client_agent.site.letters import StudyRefusal
 from client_agent.study.mail import read_notice, senders
-from protocol.errors import BadSignature, Clause, ErrorCode, PolicyRefusal, Unavailable, WrongRound
+from protocol.errors import BadSignature, Clause, ErrorCode, Unavailable, WrongRound
 from protocol.messages.control import RuleName, RuleSpec, Signed, StudyEndState, StudyProtection, StudyView, sign
 from protocol.messages.letter import LetterKind, Topic, seal_letter
 from protocol.parameters import Needs
@@ -22,7 +22,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study
+from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study, study_view
 
 STUDY = study()
 DIGEST = STUDY.digest()
@@ -44,24 +44,12 @@ def letter_of(folder: Path) -> bytes:
 
 
 def view(*mail: str, ready: tuple[str, ...] = ()) -> StudyView:
-    return StudyView(
-        study="unit",
-        study_digest=DIGEST,
-        cursor=1,
-        ready=ready,
-        mail=mail,
-        current=None,
-    )
+    return study_view(DIGEST, ready=ready, mail=mail)
 
 
 def hand_views(bench: RequesterBench, seen: StudyView) -> None:
     for side in Side:
         bench.requester.watch.publish(side, seen)
-
-
-def test_only_what_the_policy_forbids_is_refused(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL) as bench:
-        assert refused_study(bench.contributor) is None
 
 
 def test_a_refusing_site_is_never_ready_and_says_why_once(tmp_path: Path) -> None:
@@ -185,10 +173,3 @@ def test_an_agent_that_stops_waits_for_nobody(tmp_path: Path) -> None:
         hand_views(bench, view())
         with pytest.raises(Stopped):
             await_contributors(bench.requester)
-
-
-def test_the_clause_stands_in_front_of_the_reason(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
-        refusal = refused_study(bench.contributor)
-        assert isinstance(refusal, PolicyRefusal)
-        assert refusal.detail.startswith("may_open: ")

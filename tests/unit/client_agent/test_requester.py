@@ -1,8 +1,9 @@
-"""The requester keeps and encloses what shows a round's end to sites that missed it: no server."""
+"""The requester: what it keeps and encloses of rounds, how it plans the next one, and what ends a study. No server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -20,28 +21,36 @@ from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
 from client_agent.requester.state import Refused, RoundPlan, Settled
 from client_agent.site.events import Absence, Absent, EventKind, RoundEnd
-from client_agent.site.letters import Attestation, WeightMail, Welcome
+from client_agent.site.letters import Attestation, CountedClasses, WeightMail, Welcome
 from client_agent.site.models import Kept, KeptModel, kept_model, load_kept
 from client_agent.study.attestation import checkpoint_digest
 from harness.federation.clocks import ToldClock
 from protocol.errors import Clause, ErrorCode, PolicyRefusal
 from protocol.messages.control import (
+    MOST_COUNTS_ROUNDS,
     AgreedSet,
     EndCause,
     OutcomeCause,
+    Purpose,
     RoundOutcome,
     RoundState,
     RoundView,
+    RuleName,
     Signed,
-    StudyView,
+    StudyEndState,
     require_signatures,
     sign,
 )
 from protocol.messages.letter import open_letter, seal_letter
+from protocol.parameters import Needs
+from protocol.policy.memory import remember_release
+from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.evidence import PastRelease
+from protocol.rules.interface import Measured
 from protocol.sharing import Side
 from tests.kit.present import present
-from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
+from tests.unit.client_agent.announced_rounds import MODEL
+from tests.unit.client_agent.benches import FakeServer, RequesterBench, planned, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     PARAMETERS,
@@ -55,8 +64,11 @@ from tests.unit.client_agent.federation import (
     release,
     signed_by_both,
     study,
+    study_view,
     weight_list,
 )
+from tests.unit.client_agent.test_decisions import MODEL as SMALL_MODEL
+from tests.unit.client_agent.test_decisions import TOTALS, study_with
 
 STUDY = study().model_copy(update={"rounds": 200})
 DIGEST = STUDY.digest()
@@ -78,10 +90,6 @@ skip_of = partial(ended_round, DIGEST, cause=OutcomeCause.QUERIES_MISSING)
 
 def skipped(number: int, declines: tuple[Refused, ...] = ()) -> Settled:
     return Settled(RoundEnd.SKIPPED, 1, "short", declines, None, None, skip=skip_of(number))
-
-
-def planned(requester: Requester) -> RoundPlan:
-    return present(requester.next_plan())
 
 
 def letter(requester: Requester, form: type, kind: str, topic: str, site: str, number: int):
@@ -130,19 +138,8 @@ def test_a_site_that_lacks_evidence_or_pauses_stays_listed(requester: Requester,
     """Whatever the text says: only the clause decides."""
     said = f"{Clause.OUTCOME_UNKNOWN.value}: the requester's own contribution is missing"
     changes = requester.after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
-    later = (
-        Clause.MEMORY_UNRECONCILED,
-        Clause.BUDGET_UNRECONCILED,
-        Clause.KEYS_RENEWED,
-        Clause.QUIET_HOURS,
-    )
-    lacks = (
-        Clause.OUTCOME_UNKNOWN,
-        Clause.MODEL_BEHIND,
-        Clause.ISOLATION,
-        Clause.PAUSED,
-        *later,
-    )
+    later = (Clause.MEMORY_UNRECONCILED, Clause.BUDGET_UNRECONCILED, Clause.KEYS_RENEWED, Clause.QUIET_HOURS)
+    lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.ISOLATION, Clause.PAUSED, *later)
     assert changes["dropped"] == (() if clause in lacks else ("c2",))
 
 
@@ -197,7 +194,7 @@ def attested(requester: Requester, past: PastRelease, site: str, **changes: obje
 
 def show(requester: Requester, mail: list[str], patch: pytest.MonkeyPatch) -> None:
     """Both views, at a clock that goes on by ten seconds with every look."""
-    view = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=tuple(mail))
+    view = study_view(DIGEST, mail=tuple(mail))
     patch.setattr(requester.watch, "both", lambda: (view, view))
     patch.setattr(requester.watch, "wait", lambda *_: None)
     requester.context = replace(requester.context, clock=ToldClock(count(0, 10).__next__))
@@ -300,3 +297,263 @@ def test_evidence_that_nobody_signed_ends_no_study(requester: Requester) -> None
     assert len(told) == 1
     assert "agreed_set: the signature of" in told[0]
     assert requester.progress.end is None
+
+
+# --- class counts come first, are repeated when skipped, and do not count ---------------------------------------------
+
+
+COUNTING = study_with(RuleName.WFEDAVG)
+COUNTED = COUNTING.digest()
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Iterator[Requester]:
+    with requester_bench(tmp_path, COUNTING, SMALL_MODEL) as made:
+        yield made.requester
+
+
+def skip_count(counting: Requester) -> None:
+    plan = planned(counting)
+    number = plan.announcement.message.round
+    settled = Settled(RoundEnd.SKIPPED, 1, "a site is late", (), None, None, skip=ended_round(COUNTED, number))
+    counting.settle(plan, settled)
+
+
+def count_classes(counting: Requester, totals: tuple[int, ...] = TOTALS) -> None:
+    """A released round of counts, as it is after its sum was opened."""
+    plan = planned(counting)
+    announced = plan.announcement.message
+    number = announced.round
+    counting.save(counted=CountedClasses(study_digest=COUNTED, round=number, totals=totals))
+    counting.keep(
+        next_round=number + 1,
+        counts_rounds=number,
+        memory=remember_release(counting.progress.memory, announced, plan.weight_list, announced.listed),
+    )
+
+
+def test_counts_come_first_open_nothing_and_are_repeated_when_skipped(counting: Requester) -> None:
+    for number in (1, 2):
+        announced = planned(counting).announcement.message
+        assert (announced.round, announced.purpose, announced.opens) == (number, Purpose.COUNTS, Needs.NOTHING)
+        assert planned(counting).counted is None
+        skip_count(counting)
+        assert counting.progress.updates_done == 0
+    assert counting.progress.counts_rounds == 2
+
+
+def test_updates_follow_with_the_totals_for_sites_that_missed_them(counting: Requester) -> None:
+    skip_count(counting)
+    count_classes(counting)
+    plan = planned(counting)
+    announced = plan.announcement.message
+    assert (announced.round, announced.purpose) == (3, Purpose.UPDATE)
+    assert require_signatures(present(plan.counted), ROSTER, (REQUESTER,)).totals == TOTALS
+    assert counting.progress.updates_done == 0
+    assert counting.update_number(3, 0) == 1
+    assert {weight.numerator for weight in plan.weight_list.weights} == {COUNTING.parameters.weight_grid}
+
+
+def ended(counting: Requester) -> tuple[str, str]:
+    """The texts at the servers and at this site of a study that failed."""
+    assert counting.next_plan() is None
+    end = present(counting.progress.end)
+    assert end.message.state is StudyEndState.FAILED
+    return end.message.reason, counting.progress.why
+
+
+def test_a_class_that_no_site_has_ends_the_study_and_the_servers_do_not_learn_which(counting: Requester) -> None:
+    count_classes(counting, (14, 0))
+    public, why = ended(counting)
+    assert public == "no site has a training example of some class, so no site can weigh itself"
+    assert "classes [1]; check the labels" in why
+    assert "1" not in public
+
+
+def test_a_class_that_no_site_has_is_called_by_the_studys_name(counting: Requester) -> None:
+    of = counting.study
+    model = of.model.named((), ("benign", "malignant"))
+    counting.study = of.model_copy(update={"model": model})
+    count_classes(counting, (14, 0))
+    public, why = ended(counting)
+    assert "malignant" not in public
+    assert "classes ['malignant']; check the labels" in why
+
+
+def test_counts_that_cannot_be_summed_end_the_study(counting: Requester) -> None:
+    counting.keep(next_round=MOST_COUNTS_ROUNDS + 1, counts_rounds=MOST_COUNTS_ROUNDS)
+    assert "could not be summed in 8 rounds" in ended(counting)[0]
+
+
+def test_counts_whose_sum_was_discarded_are_not_summed_again(counting: Requester) -> None:
+    plan = planned(counting)
+    memory = counting.progress.memory
+    announced = plan.announcement.message
+    counting.keep(
+        next_round=2, counts_rounds=1, memory=remember_release(memory, announced, plan.weight_list, announced.listed)
+    )
+    assert "counts are summed once per study" in ended(counting)[0]
+
+
+def test_a_plan_of_a_crashed_process_is_taken_up_whatever_hinders(counting: Requester) -> None:
+    """Its announcement may have left: the round is driven to its end first."""
+    first = planned(counting)
+    assert hindrance(counting) is not None
+    assert planned(counting) == first
+
+
+def test_other_rules_know_no_counts(tmp_path: Path) -> None:
+    with requester_bench(tmp_path, study_with(RuleName.FEDAVG), SMALL_MODEL) as made:
+        counting = made.requester
+        assert hindrance(counting) is None
+        assert new_plan(counting).announcement.message.purpose is Purpose.UPDATE
+
+
+def test_an_adaptive_optimisers_moments_are_digested_with_the_model(tmp_path: Path) -> None:
+    with requester_bench(tmp_path, study_with(RuleName.FEDADAM), np.tile(SMALL_MODEL, 3)) as made:
+        counting = made.requester
+        before = new_plan(counting).announcement.message.model_digest
+        assert counting.require_model().shape == SMALL_MODEL.shape
+        kept = counting.require_kept().copy()
+        kept[-1] += 1
+        counting._kept = kept
+        assert new_plan(counting).announcement.message.model_digest != before
+
+
+def test_a_settled_round_of_counts_is_none_that_the_rule_sees(counting: Requester) -> None:
+    """A released round raises every site's count of rounds taken part in; one of class counts does not."""
+    before = counting.progress.rule_state
+    measured = Measured(round=1, requester_norm=0.0, took_part=CONTRIBUTORS)
+    counting.settle(planned(counting), Settled(RoundEnd.RELEASED, 1, "", (), None, None, measured=measured))
+    assert counting.progress.rule_state == before
+    assert all(site.rounds == 0 for site in before.sites)
+
+
+# --- the list that is announced: the rule's, the last sum's, or none; the update stands in for the sites' -------------
+
+
+ISOLATING = study().model_copy(update={"rounds": 50})
+GRID = ISOLATING.parameters.weight_grid
+
+
+@contextmanager
+def bench_of(folder: Path, policy: SitePolicy | None = None, **changes: object) -> Iterator[RequesterBench]:
+    with requester_bench(folder, ISOLATING.model_copy(update=changes), MODEL, policy) as made:
+        yield made
+
+
+@pytest.fixture
+def isolating(tmp_path: Path) -> Iterator[RequesterBench]:
+    with bench_of(tmp_path) as made:
+        yield made
+
+
+def numerators(plan: RoundPlan) -> dict[str, int]:
+    return {weight.site: weight.numerator for weight in plan.weight_list.weights}
+
+
+def settle(isolating: RequesterBench, plan: RoundPlan, *, far: float = 5.0, declines: tuple[Refused, ...] = ()) -> None:
+    """The round's sum is released, if nobody declines; c1 is ``far`` from the requester, so its weight erodes."""
+    told, number = plan.announcement.message, plan.announcement.message.round
+    if declines:
+        isolating.requester.settle(plan, Settled(RoundEnd.SKIPPED, 1, "too few", declines, None, 1.0))
+        return
+    past = evidence(told, plan.weight_list, (REQUESTER, *told.listed))
+    owner = isolating.requester
+    owner.average = lambda past: np.zeros(MODEL.size, dtype=np.float32)  # type: ignore[method-assign]
+    owner.take_release(past)
+    distances = tuple((site, far if site == "c1" else 0.0) for site in told.listed)
+    measured = Measured(round=number, requester_norm=1.0, took_part=told.listed, distances=distances)
+    owner.settle(plan, Settled(RoundEnd.RELEASED, 1, "", (), False, 1.0, past, measured))
+
+
+def test_a_first_round_asks_for_everybody_and_says_how_well_it_hides_them(isolating: RequesterBench) -> None:
+    plan = planned(isolating.requester)
+    assert plan.announcement.message.least_contributors == len(CONTRIBUTORS)
+    assert plan.isolation == pytest.approx(np.sqrt(2 / 3), abs=1e-4)
+    settle(isolating, plan)
+    (record,) = [event.record for event in isolating.events if event.record is not None]
+    assert record.isolation == plan.isolation
+
+
+def test_a_list_that_would_show_a_site_gives_way_to_the_last_one(isolating: RequesterBench) -> None:
+    """The updates do not move at all here: whatever c1's weight loses, the difference of two sums shows it."""
+    first = planned(isolating.requester)
+    settle(isolating, first)
+    eroded = {w.site: w.numerator for w in isolating.requester.rule.numerators(isolating.requester.progress.rule_state)}
+    assert eroded["c1"] < GRID
+    again = planned(isolating.requester)
+    assert again.weight_list.weights == first.weight_list.weights
+    assert again.isolation == pytest.approx(np.sqrt(2 / 3), abs=1e-4)
+    settle(isolating, again)
+    assert isolating.requester.progress.list_kept == 2
+    assert {w.site: w.numerator for w in isolating.requester.rule.numerators(isolating.requester.progress.rule_state)}[
+        "c1"
+    ] < eroded["c1"], "the rule goes on in full precision"
+
+
+def test_a_policy_that_asks_for_nothing_takes_the_rules_list(tmp_path: Path) -> None:
+    with bench_of(tmp_path, SitePolicy(least_isolation=0.0)) as isolating:
+        settle(isolating, planned(isolating.requester))
+        plan = planned(isolating.requester)
+        assert numerators(plan)["c1"] < GRID
+        assert present(plan.isolation) < 1e-3
+        assert plan.announcement.message.least_contributors == ISOLATING.parameters.least_contributors
+
+
+def test_lists_change_as_seldom_as_the_study_says(tmp_path: Path) -> None:
+    with bench_of(tmp_path, SitePolicy(least_isolation=0.0), list_every=3) as isolating:
+        told = []
+        for _ in range(7):
+            plan = planned(isolating.requester)
+            told.append(numerators(plan)["c1"])
+            settle(isolating, plan)
+        assert told[0] == told[1] == told[2] == GRID
+        assert told[3] == told[4] == told[5] < GRID
+        assert told[6] < told[5]
+
+
+def test_a_dropped_site_may_not_leave_where_that_shows_it(isolating: RequesterBench) -> None:
+    settle(isolating, planned(isolating.requester))
+    isolating.requester.keep(dropped=("c1",))
+    wanted = isolating.requester.study.parameters.model_copy(update={"least_contributors": 2})
+    isolating.requester.study = isolating.requester.study.model_copy(update={"parameters": wanted})
+    lenient = SitePolicy(least_contributors=1, largest_share=1.0)
+    object.__setattr__(isolating.requester.context, "policy", lenient)
+    assert isolating.requester.next_plan() is None
+    end = present(isolating.requester.progress.end)
+    assert (end.message.state, end.message.cause) == (StudyEndState.LOCAL_ONLY, EndCause.ISOLATION)
+    assert end.message.clause is Clause.ISOLATION
+    assert "relative error" not in end.message.reason, "the servers read the clause, not the figure"
+    assert "relative error" in isolating.requester.progress.why
+
+
+def test_a_list_that_a_site_declines_for_isolation_is_not_sent_again(tmp_path: Path) -> None:
+    """The requester's own updates said yes, a site's said no: the site stays, the list goes."""
+    with bench_of(tmp_path, SitePolicy(least_isolation=1e-9)) as isolating:
+        first = planned(isolating.requester)
+        settle(isolating, first)
+        changed = planned(isolating.requester)
+        assert numerators(changed)["c1"] < GRID
+        refused = Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.ISOLATION, "too small")
+        settle(isolating, changed, declines=(refused,))
+        assert isolating.requester.progress.dropped == ()
+        again = planned(isolating.requester)
+        assert again.weight_list.weights == first.weight_list.weights
+        settle(isolating, again)
+        assert isolating.requester.progress.exposing is None
+
+
+def test_a_restart_plans_the_same_round(isolating: RequesterBench, tmp_path: Path) -> None:
+    settle(isolating, planned(isolating.requester))
+    plan = planned(isolating.requester)
+    (isolating.requester.journal.round_folder(2) / "plan.json").unlink()
+    assert planned(isolating.requester).weight_list.weights == plan.weight_list.weights
+    assert len(isolating.requester.context.sums.known()) == 2
+
+
+def test_an_update_of_zero_stands_in_for_nobody(isolating: RequesterBench) -> None:
+    isolating.requester.learner._update[:] = 0  # type: ignore[attr-defined]
+    plan = planned(isolating.requester)
+    assert plan.isolation is None
+    assert not isolating.requester.context.sums.known()

@@ -17,8 +17,8 @@ import stamina
 
 from client_agent.net import server_client
 from client_agent.net.envelopes import Body, HeldSession, SessionKeeper
-from client_agent.net.exchange import Way, asked_pause_s, problem_to_error
-from client_agent.net.server_client import WAITS_S, RetryPolicy, ServerClient
+from client_agent.net.exchange import asked_pause_s, problem_to_error
+from client_agent.net.server_client import RetryPolicy, ServerClient
 from host.clock import SystemClock
 from host.randomness import SystemRandomness
 from protocol import errors
@@ -40,7 +40,7 @@ from protocol.messages.control import (
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
-from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
+from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study, study_view
 
 # --- server client ----------------------------------------------------------------------------------------------------
 
@@ -57,13 +57,13 @@ def _quiet() -> None:
 
 
 def view() -> StudyView:
-    return StudyView(study="unit", study_digest=DIGEST, cursor=7, ready=(), mail=())
+    return study_view(cursor=7)
 
 
 def raw(transport: Handler, attempts: int = 3) -> ServerClient:
     """A client whose transport sees what is sent as it is."""
     made = client(lambda request: httpx.Response(500), attempts)
-    made._http = Way(httpx.MockTransport(transport), WAITS_S)
+    made._way._transport = httpx.MockTransport(transport)
     return made
 
 
@@ -187,8 +187,7 @@ def test_it_gives_up_after_its_attempts(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "refusal"),
-    [(403, "not_listed", errors.NotListed), (413, "too_large", errors.TooLarge)],
+    ("status", "code", "refusal"), [(403, "not_listed", errors.NotListed), (413, "too_large", errors.TooLarge)]
 )
 def test_a_refusal_that_the_server_signed_is_not_repeated(status: int, code: str, refusal: type[MoietyError]) -> None:
     """Also where it says what the client says itself of an answer of which nobody signed the length."""
@@ -258,11 +257,6 @@ def test_after_closing_nothing_is_sent() -> None:
     server.close()
     with pytest.raises(Unavailable, match="is closed"):
         server.view("unit")
-
-
-def test_no_server_refuses_by_a_sites_policy() -> None:
-    body = json.dumps({"code": ErrorCode.POLICY_REFUSAL.value, "detail": "may_open: no"}).encode()
-    assert type(problem_to_error(409, body, "a")) is RefusedMessage
 
 
 OF_ANOTHER = {

@@ -221,6 +221,13 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 FUNCTION = "def app(parameters, task): return parameters\n"
 
 
+def of_trainer(config: Path, kind: str = "python", python: str = sys.executable) -> Finding:
+    """The doctor's finding on the site's own trainer, ``site.py`` beside the settings."""
+    text = f'\n[trainer]\nkind = "{kind}"\npython = "{python}"\nprogram = "site.py"\n'
+    config.write_text(config.read_text() + text)
+    return found(config)["trainer"]
+
+
 @pytest.mark.parametrize(
     ("kind", "program", "verdict", "said"),
     [
@@ -241,9 +248,7 @@ def test_a_trainer_of_its_own_is_looked_at(
         (tmp_path / "site.py").write_text(program)
     if kind == "flower" and importlib.util.find_spec("flwr") is not None:
         pytest.skip("Flower is installed beside Moiety here")
-    text = f'\n[trainer]\nkind = "{kind}"\npython = "{sys.executable}"\nprogram = "site.py"\n'
-    config.write_text(config.read_text() + text)
-    seen = found(config)["trainer"]
+    seen = of_trainer(config, kind)
     assert seen.verdict is verdict, seen
     assert said in seen.found
     assert verdict is Verdict.OK or seen.fix
@@ -255,16 +260,12 @@ def test_a_trainer_that_trains_at_import_is_given_up(
 ) -> None:
     monkeypatch.setattr("client_agent.doctor._LOADS_WITHIN_S", 2.0)
     (tmp_path / "site.py").write_text("import time\ntime.sleep(600)\n")
-    text = f'\n[trainer]\nkind = "python"\npython = "{sys.executable}"\nprogram = "site.py"\n'
-    config.write_text(config.read_text() + text)
-    seen = found(config)["trainer"]
+    seen = of_trainer(config)
     assert seen.verdict is Verdict.FAILED
     assert "not loaded within 2 s" in seen.found
 
 
 def test_an_interpreter_that_is_none_is_named(config: Path, tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text(FUNCTION)
-    text = '\n[trainer]\nkind = "python"\npython = "site.py"\nprogram = "site.py"\n'
-    config.write_text(config.read_text() + text)
-    seen = found(config)["trainer"]
+    seen = of_trainer(config, python="site.py")
     assert (seen.verdict, seen.fix) == (Verdict.FAILED, "name an interpreter of Python")

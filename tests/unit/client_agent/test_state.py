@@ -13,10 +13,10 @@ from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letters import Welcome, require_same
-from host.files import private_folder, read_secret, replacing_together, write_durably, write_pieces
+from host.files import private_folder, replacing_together, write_durably, write_pieces
 from host.network import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
-from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
+from protocol.errors import BadSignature, BrokenSeal, ConfigurationError
 from protocol.messages.letter import open_letter, seal_letter
 from protocol.policy.site_policy import SitePolicy
 from tests.kit.present import present
@@ -141,16 +141,6 @@ def test_files_take_their_places_together_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
-@pytest.mark.parametrize(("number", "error"), [(28, StorageFull), (5, OSError)])
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]) -> None:
-    def fail(_: int) -> None:
-        raise OSError(number, "no")
-
-    monkeypatch.setattr("host.files.os.fsync", fail)
-    with pytest.raises(error):
-        write_durably(tmp_path / "state", b"x")
-
-
 def test_the_journal_keeps_state_and_the_last_two_models(tmp_path: Path) -> None:
     journal = StudyJournal(tmp_path, "unit")
     assert journal.site_state() is None
@@ -248,14 +238,6 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> Non
     made.keys.chmod(mode)
     with pytest.raises(ConfigurationError, match=rf"mode {mode:04o}\): chmod 600 .*keys\.toml"):
         load_identity(made)
-
-
-def test_a_key_that_is_no_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_bytes(b"\xff")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        read_secret(tmp_path / "keys")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        read_secret(tmp_path / "missing")
 
 
 def test_a_folder_that_cannot_be_ones_own_is_named(tmp_path: Path) -> None:

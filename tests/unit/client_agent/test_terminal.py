@@ -19,7 +19,6 @@ from client_agent.cli.watch import round_line
 from client_agent.net.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
 from client_agent.page.study_state import Federated, federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
-from client_agent.site import events
 from client_agent.site.connections import Greeting
 from client_agent.site.events import (
     Absence,
@@ -188,9 +187,8 @@ def test_who_holds_a_folder_is_said_while_it_does(tmp_path: Path) -> None:
     assert holder_of(tmp_path) is None
 
 
-def test_the_last_record_is_read_without_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is longer than what is read at first, and one behind which a crash left half a line."""
-    monkeypatch.setattr(events, "_TAIL_BYTES", 64)
+def test_the_last_record_is_the_last_whole_line(tmp_path: Path) -> None:
+    """Also where a crash left half a line behind it."""
     path = tmp_path / "metrics.jsonl"
     assert last_metrics(path) is None
     path.write_text('{"half')
@@ -209,8 +207,7 @@ def test_a_full_disk_keeps_no_request_and_no_event_back(tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise StorageFull("no space left")  # as ``write_durably`` says it
 
-    for module in ("net.contacts", "site.notifications"):
-        monkeypatch.setattr(f"client_agent.{module}.write_durably", full)
+    monkeypatch.setattr("client_agent.net.contacts.write_durably", full)
     contacts = Contacts(tmp_path / CONTACTS, lambda: NOW_S)
     answers = httpx.MockTransport(lambda _: httpx.Response(200, headers={"date": DATE}))
     with httpx.Client(transport=NotedTransport("operator-a", answers, contacts)) as http:

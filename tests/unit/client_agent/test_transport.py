@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,21 +16,19 @@ import httpx
 import pytest
 import trustme
 
-from client_agent.net.exchange import Exchange, TransportFailure, Way
-from client_agent.net.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
-from client_agent.net.server_client import WAITS_S
-from client_agent.net.transport import (
-    PACED_BYTES,
-    Account,
-    CountedStream,
-    CountingTransport,
-    Pace,
-    Paces,
-    tls_context,
-)
+from client_agent.net.answers import UnsignedAnswer
+from client_agent.net.envelopes import SessionKeeper
+from client_agent.net.exchange import WAITS_S, TransportFailure
+from client_agent.net.ledger import HANDSHAKE, Ledger, read_ledger
+from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.transport import PACED_BYTES, Account, CountedStream, CountingTransport, Pace, Paces, tls_context
 from host.network import WebProxy, why_unreachable
+from protocol.channel.signing import DigestField
 from protocol.errors import ConfigurationError
-from tests.kit.web_proxy import tunnelling_proxy
+from protocol.messages.paths import SEALED
+from protocol.sharing import Side
+from tests.kit.web_proxy import TunnellingProxy, tunnelling_proxy
+from tests.unit.client_agent.federation import ROSTER, keys
 
 # --- transport --------------------------------------------------------------------------------------------------------
 
@@ -52,57 +50,6 @@ class Echo(http.server.BaseHTTPRequestHandler):
         return
 
 
-@dataclass
-class Forwarder:
-    """Passes bytes on, and counts them."""
-
-    to: tuple[str, int]
-    up_bytes: int = 0
-    down_bytes: int = 0
-    threads: list[threading.Thread] = field(default_factory=list)
-    sockets: list[socket.socket] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self._spawn(self._accept)
-
-    def _spawn(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self.threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                inner, _ = self.listener.accept()
-            except OSError:
-                return
-            outer = socket.create_connection(self.to)
-            self.sockets += [inner, outer]
-            self._spawn(self._pump, inner, outer, "up_bytes")
-            self._spawn(self._pump, outer, inner, "down_bytes")
-
-    def _pump(self, source: socket.socket, sink: socket.socket, counter: str) -> None:
-        try:
-            while data := source.recv(65536):
-                setattr(self, counter, getattr(self, counter) + len(data))
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        if self.listener.fileno() < 0:
-            return
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for thread in self.threads:
-            thread.join(1)
-        for one in self.sockets:
-            one.close()
-
-
 @pytest.fixture
 def ca(tmp_path: Path) -> trustme.CA:
     made = trustme.CA()
@@ -111,7 +58,7 @@ def ca(tmp_path: Path) -> trustme.CA:
 
 
 @pytest.fixture
-def forwarder(ca: trustme.CA) -> Iterator[Forwarder]:
+def forwarder(ca: trustme.CA) -> Iterator[TunnellingProxy]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(context)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
@@ -119,7 +66,7 @@ def forwarder(ca: trustme.CA) -> Iterator[Forwarder]:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    between = Forwarder(("127.0.0.1", server.server_address[1]))
+    between = TunnellingProxy(to=("127.0.0.1", server.server_address[1]))
     yield between
     between.close()
     server.shutdown()
@@ -146,7 +93,7 @@ def connected(tmp_path: Path, ca: trustme.CA) -> Iterator[Connected]:
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])
 def test_totals_are_the_bytes_at_the_socket(
-    size: int, tmp_path: Path, forwarder: Forwarder, connected: Connected
+    size: int, tmp_path: Path, forwarder: TunnellingProxy, connected: Connected
 ) -> None:
     body = bytes(size)
     for purpose in ("first", "second"):
@@ -156,11 +103,11 @@ def test_totals_are_the_bytes_at_the_socket(
         assert response.content == body
     totals = connected.ledger.totals
     # received: compared while the connection is open; what a server says in closing is not read by anybody
-    assert totals.socket_received_bytes == forwarder.down_bytes
+    assert totals.socket_received_bytes == forwarder.bytes_down
     connected.client.close()
-    forwarder.close()
+    forwarder.join()
     assert connected.ledger.totals == totals
-    assert totals.socket_sent_bytes == forwarder.up_bytes
+    assert totals.socket_sent_bytes == forwarder.bytes_up
     assert totals.body_sent_bytes == totals.body_received_bytes == 2 * size
     handshake, first, second = read_ledger(tmp_path / "ledger.jsonl")
     assert (handshake.purpose, first.purpose, second.purpose) == (HANDSHAKE, "first", "second")
@@ -171,7 +118,7 @@ def test_totals_are_the_bytes_at_the_socket(
 
 
 def test_totals_are_the_bytes_at_the_socket_behind_a_proxy_too(
-    tmp_path: Path, ca: trustme.CA, forwarder: Forwarder
+    tmp_path: Path, ca: trustme.CA, forwarder: TunnellingProxy
 ) -> None:
     """The request for the tunnel and its answer are among them; TLS ends at the server, whose name the proxy learns."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
@@ -188,7 +135,7 @@ def test_totals_are_the_bytes_at_the_socket_behind_a_proxy_too(
     assert ledger.totals.socket_sent_bytes == proxy.bytes_up
 
 
-def test_a_proxy_that_wants_a_password_is_named(tmp_path: Path, ca: trustme.CA, forwarder: Forwarder) -> None:
+def test_a_proxy_that_wants_a_password_is_named(tmp_path: Path, ca: trustme.CA, forwarder: TunnellingProxy) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     with tunnelling_proxy("ward:secret") as proxy:
         transport = CountingTransport("s", tls_context(tmp_path / "ca.pem"), ledger, proxy=WebProxy.parse(proxy.url))
@@ -198,7 +145,7 @@ def test_a_proxy_that_wants_a_password_is_named(tmp_path: Path, ca: trustme.CA, 
     assert "it asks for a user name and password" in why_unreachable(refused.value)
 
 
-def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: Forwarder, connected: Connected) -> None:
+def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: TunnellingProxy, connected: Connected) -> None:
     body = bytes(2_000_000)
     with connected.client.stream("PUT", f"https://127.0.0.1:{forwarder.port}/x", content=body) as response:
         piece = next(response.iter_raw(1000))
@@ -206,7 +153,7 @@ def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: Forwarder
     assert 1000 <= connected.ledger.totals.body_received_bytes < 2_000_000
 
 
-def test_a_broken_exchange_is_in_the_ledger(tmp_path: Path, forwarder: Forwarder, connected: Connected) -> None:
+def test_a_broken_exchange_is_in_the_ledger(tmp_path: Path, forwarder: TunnellingProxy, connected: Connected) -> None:
     with pytest.raises(httpx.TransportError):
         connected.client.get(f"https://127.0.0.1:{forwarder.port}/x")
     _, entry = read_ledger(tmp_path / "ledger.jsonl")
@@ -215,7 +162,7 @@ def test_a_broken_exchange_is_in_the_ledger(tmp_path: Path, forwarder: Forwarder
 
 
 def test_an_unknown_certificate_is_refused_and_the_handshake_counted(
-    tmp_path: Path, forwarder: Forwarder, connected: Connected
+    tmp_path: Path, forwarder: TunnellingProxy, connected: Connected
 ) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     ledger = Ledger(tmp_path / "other.jsonl")
@@ -223,39 +170,17 @@ def test_an_unknown_certificate_is_refused_and_the_handshake_counted(
     with httpx.Client(transport=transport, trust_env=False) as client, pytest.raises(httpx.ConnectError):
         client.get(f"https://127.0.0.1:{forwarder.port}/x")
     ledger.close()
-    forwarder.close()
+    forwarder.join()
     handshake, request = read_ledger(tmp_path / "other.jsonl")
     assert handshake.purpose == HANDSHAKE
-    assert ledger.totals.socket_sent_bytes == forwarder.up_bytes
+    assert ledger.totals.socket_sent_bytes == forwarder.bytes_up
     assert request.socket_sent_bytes == 0
-
-
-def test_nobody_listens(connected: Connected) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(httpx.ConnectError):
-        connected.client.get(f"https://127.0.0.1:{port}/x")
 
 
 def test_old_tls_is_refused(tmp_path: Path, ca: trustme.CA) -> None:
     assert tls_context(tmp_path / "ca.pem").minimum_version is ssl.TLSVersion.TLSv1_2
     with pytest.raises(ConfigurationError, match="key 'ca'"):
         tls_context(tmp_path / "missing.pem")
-
-
-def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, connected: Connected) -> None:
-    path = tmp_path / "ledger.jsonl"
-    account = Account()
-    account.tunnelled(10, 20)
-    connected.transport._note(account, method="CLOSE", path="", purpose=CONNECTION)
-    connected.ledger.close()
-    with path.open("a") as file:
-        file.write('{"time_s": 1.0, "ser')
-    again = Ledger(path)
-    again.close()
-    assert again.totals == connected.ledger.totals
-    assert again.totals.socket_sent_bytes == 10
-    assert read_ledger(tmp_path / "none.jsonl") == ()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -313,34 +238,37 @@ def test_a_request_that_is_taken_byte_by_byte_is_given_up() -> None:
 
 # --- exchange ---------------------------------------------------------------------------------------------------------
 
-MADE: Any = SimpleNamespace(follows=False, session=None)
-"""A request that is in no session."""
+NOW_S = 1.8e9
+
+
+def client(transport: httpx.BaseTransport, **more: Any) -> ServerClient:
+    once = RetryPolicy(attempts=1)
+    return ServerClient(Side.A, ROSTER.operator_a, keys("c1"), transport, retry=once, clock=lambda: NOW_S, **more)
+
+
+def no_session(_: httpx.Request) -> httpx.Response:
+    raise AssertionError("asked although it was closed")
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_connections_that_close_before_or_while_a_request_is_made_end_nobody(before: bool) -> None:
+def test_connections_that_close_before_or_while_a_request_is_made_end_nobody(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Making a request may open a session, which takes a while: then the client's own error came out."""
-    http = Way(httpx.MockTransport(lambda request: httpx.Response(200)), WAITS_S)
-
-    def made(again: bool) -> tuple[httpx.Request, Any]:
-        http.close()
-        return httpx.Request("GET", "https://server-a/"), MADE
-
+    made = client(httpx.MockTransport(no_session), in_sessions=True)
+    monkeypatch.setattr(SessionKeeper, "session", lambda *_: made.close())
     if before:
-        http.close()
-    with pytest.raises(TransportFailure, match="the agent is stopping"), Exchange(http, made, "a", 100, lambda: 0.0):
-        pass
+        made.close()
+    with pytest.raises(TransportFailure, match="the agent is stopping"):
+        made.view("unit")
 
 
 def test_another_error_of_an_open_client_is_not_taken_for_a_stop() -> None:
     def broken(request: httpx.Request) -> httpx.Response:
         raise RuntimeError("a defect")
 
-    http = Way(httpx.MockTransport(broken), WAITS_S)
-    request = httpx.Request("GET", "https://server-a/")
-    exchange = Exchange(http, lambda again: (request, MADE), "operator-a", 100, lambda: 0.0)
-    with pytest.raises(RuntimeError, match="a defect"), exchange:
-        pass
+    with pytest.raises(RuntimeError, match="a defect"):
+        client(httpx.MockTransport(broken)).view("unit")
 
 
 def test_a_request_says_where_it_goes_and_how_long_its_answer_may_take_and_nothing_that_nobody_reads() -> None:
@@ -350,32 +278,33 @@ def test_a_request_says_where_it_goes_and_how_long_its_answer_may_take_and_nothi
         sent.append(request)
         return httpx.Response(302, headers={"location": "https://elsewhere/", "set-cookie": "a=b"})
 
-    way = Way(httpx.MockTransport(taken), WAITS_S)
-    for _ in range(2):
-        headers = [("Content-Length", "2")]
-        request = way.post("https://server-a:8443/v1/x", headers, iter([b"a", b"b"]), 7.0, purpose="view", study=None)
-        assert way.send(request).status_code == 302
-    assert [request.read() for request in sent] == [b"ab", b"ab"]
-    assert sent[1].headers.raw == [(b"Host", b"server-a:8443"), (b"Content-Length", b"2")]
-    assert str(sent[1].url) == "https://server-a:8443/v1/x"
-    assert sent[1].extensions["timeout"] == {**WAITS_S, "read": WAITS_S["read"] + 7}
-    assert sent[1].extensions["purpose"] == "view"
-    assert len(sent) == 2, "no redirect is followed"
+    made = client(httpx.MockTransport(taken))
+    for wait_s in (7.0, 0.0):
+        with pytest.raises(UnsignedAnswer):
+            made.view("unit", 3, wait_s)
+    assert [request.read() != b"" for request in sent] == [True, True], "no redirect is followed"
+    address = httpx.URL(ROSTER.operator_a.url or "")
+    assert sent[1].headers.raw[0] == (b"Host", address.netloc)
+    signed = {b"signature-input", b"signature", DigestField.SEALED_HEAD.value.lower().encode()}
+    of_http = {b"host", b"accept-encoding", b"content-type", b"content-length"}
+    assert {name.lower() for name, _ in sent[1].headers.raw} == signed | of_http
+    assert sent[1].url == address.join(SEALED)
+    waits = [WAITS_S["read"] + 7 + 30, WAITS_S["read"]]
+    assert [request.extensions["timeout"] for request in sent] == [{**WAITS_S, "read": wait_s} for wait_s in waits]
+    assert (sent[1].extensions["purpose"], sent[1].extensions["study"]) == ("view", "unit")
 
 
-def test_a_closed_way_sends_nothing_and_closes_its_transport_once() -> None:
+def test_a_client_closes_its_transport_once() -> None:
     closed: list[int] = []
 
     class Counted(httpx.MockTransport):
         def close(self) -> None:
             closed.append(1)
 
-    way = Way(Counted(lambda request: httpx.Response(200)), WAITS_S)
+    made = client(Counted(no_session))
     for _ in range(2):
-        way.close()
+        made.close()
     assert closed == [1]
-    with pytest.raises(RuntimeError, match="the way is closed"):
-        way.send(way.post("https://server-a/", [("Content-Length", "0")], iter(()), 0.0))
 
 
 # --- pace -------------------------------------------------------------------------------------------------------------
@@ -448,10 +377,3 @@ def test_a_capped_socket_moves_every_byte_at_the_pace(*, upwards: bool) -> None:
     assert len(taken) == SIZE == (account.sent_bytes if upwards else account.received_bytes)
     assert clock.now_s == pytest.approx(SIZE / RATE - 0.25)
     assert clock.longest_s <= PACED_BYTES / RATE + 1e-9  # a stop of the agent waits no longer
-
-
-def test_without_a_setting_there_is_no_cap() -> None:
-    assert Paces.of(None, None) == Paces()
-    both = Paces.of(RATE, None)
-    assert both.up is not None
-    assert both.down is None

@@ -19,6 +19,7 @@ class UploadServer:
 
     site: str
     side: Side = Side.A
+    study_digest: str = DIGEST
     failures: int = 0
     signer: Side | None = None
     changes: dict[str, object] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class UploadServer:
         if len(self.bodies) <= self.failures:
             raise Unavailable("lost the answer")
         receipt = Receipt(
-            study_digest=DIGEST,
+            study_digest=self.study_digest,
             round=round_number,
             attempt=attempt,
             site=self.site,
