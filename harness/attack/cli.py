@@ -292,10 +292,10 @@ class _Membership(_AllVariants):
 
 
 def _tell_members(asked: _Membership) -> None:
-    from harness.attack.membership import MemorisedRun
+    from harness.attack.membership import memorised
 
     for attacked in asked.studies():
-        line = MemorisedRun(attacked).line()
+        line = memorised(attacked)
         best = max((one.auc for one in line.by_average), default=float("nan"))
         asked.told(
             line,
