@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, SupportsFloat, TypeVar
+from typing import Any, Final, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,14 +38,9 @@ Reals = NDArray[np.float64]
 
 
 class Line(BaseModel):
-    """An experiment's findings, as a line of JSON; ``KEYS`` are the fields that tell lines of one kind apart."""
+    """An experiment's findings, as a line of JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    KEYS: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.KEYS)
 
 
 L = TypeVar("L", bound=Line)
@@ -55,21 +50,11 @@ MEASURED: Final = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS}
 
 @dataclass(frozen=True)
 class Setting:
-    """Changes to a study before it is run: keys of its tables, and noise at every contributor.
-
-    ``noise`` is the expected length of the Gaussian noise that a contributor adds to its update, as a part of the clip
-    norm C. ``least_isolation`` replaces what the sites' policy demands.
-    """
+    """Changes to a study before it is run: keys of its tables; ``least_isolation`` replaces what sites demand."""
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    noise: float = 0.0
     least_isolation: float | None = None
-
-    def policy(self, stated: SitePolicy) -> SitePolicy:
-        if self.least_isolation is None:
-            return stated
-        return stated.model_copy(update={"least_isolation": self.least_isolation})
 
     def of(self, variant: Variant, source: str) -> StudyTable:
         """The variant's study with the changes. Raises: ConfigurationError"""
@@ -102,7 +87,8 @@ class AttackedStudy:
 
     @property
     def policy(self) -> SitePolicy:
-        return self.setting.policy(self.case.table.policy.policy())
+        stated, least = self.case.table.policy.policy(), self.setting.least_isolation
+        return stated if least is None else stated.model_copy(update={"least_isolation": least})
 
     def federation(self) -> Federation:
         """The sites with their data. Raises: ConfigurationError for data that are missing or do not fit"""
@@ -121,13 +107,12 @@ class AttackedStudy:
         federation: Federation,
         summing: Summing,
         *,
-        protection: str = "plain",
         after_round: AfterRound = lambda progress: None,
         **conditions: Any,  # noqa: ANN401  # fields of Conditions
     ) -> RunHistory:
         """Run it under the sites' policy and further :class:`Conditions`. Raises: ConfigurationError"""
         under = Conditions(policy=self.policy, **conditions)
-        return run_rounds(study, federation.sites, summing, under, protection=protection, after_round=after_round)
+        return run_rounds(study, federation.sites, summing, under, protection="plain", after_round=after_round)
 
     def contributors_in_turn(self, federation: Federation) -> tuple[str, ...]:
         """All contributors; the seed says who is first."""

@@ -210,39 +210,32 @@ class LyingSum(DeviatingSum):
             self._rest = np.asarray(others / left, np.float64)
 
 
-@dataclass(frozen=True)
-class LyingRun:
-    """One study, to be run honestly and under each of ``lies``; ``liars`` contributors lie, which ones goes by seed."""
+def lying_lines(of: AttackedStudy, lies: Sequence[Lie], number: int = 1) -> Iterator[LyingLine]:
+    """Run a study honestly and under each lie; ``number`` contributors lie, which ones goes by seed.
 
-    attacked: AttackedStudy
-    lies: Sequence[Lie]
-    liars: int = 1
-
-    def lines(self) -> Iterator[LyingLine]:
-        """The honest study first. Raises: ConfigurationError for data or settings that do not fit"""
-        federation = self.attacked.federation()
-        table = self.attacked.table
-        study = self.attacked.study(federation, table)
-        contributors = len(federation.contributors)
-        liars = self.attacked.deviating(federation, self.liars, what="liars", least=1, most=contributors)
-        honest = None
-        for lie in (None, *self.lies):
-            with timed() as seconds:
-                summing = LyingSum(PlainSum(), liars, lie)
-                history = self.attacked.run(study, federation, summing, finish=table.finish)
-                honest = honest or history
-                line = line_of(
-                    LyingLine,
-                    self.attacked,
-                    history,
-                    liars=liars,
-                    lie=lie,
-                    clip_norm=study.parameters.clip_norm,
-                    weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
-                    moved=rounded(length_of(history.final_model - honest.final_model), _DIGITS),
-                    path=rounded(length_of(honest.final_model - first_model(study)), _DIGITS),
-                    log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
-                    honest_log_loss=rounded(honest.rounds[-1].test_loss, _DIGITS),
-                    seconds=seconds(),
-                )
-            yield line
+    Raises: ConfigurationError for data or settings that do not fit
+    """
+    federation, table = of.federation(), of.table
+    study = of.study(federation, table)
+    liars = of.deviating(federation, number, what="liars", least=1, most=len(federation.contributors))
+    honest = None
+    for lie in (None, *lies):
+        with timed() as seconds:
+            summing = LyingSum(PlainSum(), liars, lie)
+            history = of.run(study, federation, summing, finish=table.finish)
+            honest = honest or history
+            line = line_of(
+                LyingLine,
+                of,
+                history,
+                liars=liars,
+                lie=lie,
+                clip_norm=study.parameters.clip_norm,
+                weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
+                moved=rounded(length_of(history.final_model - honest.final_model), _DIGITS),
+                path=rounded(length_of(honest.final_model - first_model(study)), _DIGITS),
+                log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
+                honest_log_loss=rounded(honest.rounds[-1].test_loss, _DIGITS),
+                seconds=seconds(),
+            )
+        yield line
