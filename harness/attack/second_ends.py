@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 from client_agent.study.release import require_outcome
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.forgeries import equivocating_announcement, release_set
-from harness.attack.refused_messages import unsigned
+from harness.attack.hostile_messages import unsigned
 from harness.attack.scripted_agents import (
     DIMENSION,
     PARTIES,
