@@ -24,7 +24,7 @@ from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import AfterRound, Conditions
 from harness.engine.training import one_thread
-from harness.engine.updates import ClippedUpdate, Counted, RoundInputs, Summed, Summing
+from harness.engine.updates import Counted, RoundInputs, Summed, Summing
 from harness.simulate.case import Case, Variant
 from harness.simulate.case_run import request_for
 from harness.simulate.study_files import refuse_package, simulated_study
@@ -212,21 +212,28 @@ class Released:
 
 
 class DeviatingSum:
-    """Sums as ``inner`` does; subclasses replace what sites send, and look at what released rounds opened."""
+    """Sums as ``inner`` does, but for what ``sites`` send; ``weight`` has their share of every released sum."""
 
-    def __init__(self, inner: Summing) -> None:
-        self._inner = inner
+    def __init__(self, inner: Summing, sites: tuple[str, ...] = ()) -> None:
+        self._inner, self.sites = inner, sites
+        self.weight: list[float] = []
 
-    def sent(self, inputs: RoundInputs) -> Mapping[str, Reals]:
-        """Return the vectors that sites send in place of their updates."""
-        return {}
+    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
+        """Return the vectors that ``sites`` send in place of ``own``, those of their updates that there are."""
+        return own
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
         """Look at a released round; ``inputs`` are as they were before anything was replaced."""
+        self.weight.append(opened.share(inputs, self.sites))
+
+    @property
+    def mean_weight(self) -> float:
+        """Over released rounds."""
+        return float(np.mean(self.weight)) if self.weight else 0.0
 
     def updates(self, inputs: RoundInputs) -> Summed:
         """The inner sum over what is sent."""
-        sent = self.sent(inputs)
+        sent = self.sent({site: inputs.updates[site].values for site in self.sites if site in inputs.updates}, inputs)
         changed = {site: replace(inputs.updates[site], values=values) for site, values in sent.items()}
         summed = self._inner.updates(replace(inputs, updates={**inputs.updates, **changed}))
         if summed.average is not None and summed.judgement is not None:
@@ -249,15 +256,11 @@ class Recorder(DeviatingSum):
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
         grid = inputs.weight_list.grid
-        weights, updates = {inputs.requester: _weight(inputs.own, 1.0)}, {inputs.requester: inputs.own}
+        weights, updates = {inputs.requester: inputs.own.weight(1.0)}, {inputs.requester: inputs.own}
         for listed, update in inputs.contributed:
             if listed.site in opened.took_part:
-                weights[listed.site] = _weight(update, listed.numerator / grid)
+                weights[listed.site] = update.weight(listed.numerator / grid)
                 updates[listed.site] = update
         total = opened.average * opened.sum_of_weights
         truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
         self.sums.append(OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth))
-
-
-def _weight(update: ClippedUpdate, listed: float) -> float:
-    return listed if update.own_weight is None else update.own_weight

@@ -173,22 +173,18 @@ class LyingLine(Line):
 
 
 class LyingSum(DeviatingSum):
-    """Sums what ``liars`` made of their updates; they learn from the averages that they were in.
+    """Sums what ``sites`` made of their updates; they learn from the averages that they were in.
 
-    ``weight`` has, for every released round, the liars' share of the sum. None for a lie: all are honest, and only
-    weights are noted.
+    None for a lie: all are honest, and only weights are noted.
     """
 
     def __init__(self, inner: Summing, liars: tuple[str, ...], lie: Lie | None) -> None:
-        super().__init__(inner)
-        self._liars = liars
+        super().__init__(inner, liars)
         self._lie = lie
         self._average: Reals | None = None
         self._rest: Reals | None = None
-        self.weight: list[float] = []
 
-    def sent(self, inputs: RoundInputs) -> Written:
-        own = {site: inputs.updates[site].values for site in self._liars if site in inputs.updates}
+    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
         if self._lie is None or not own:
             return own
         seen = Seen(own, self._average, self._rest, inputs.own.values, inputs.clip_norm)
@@ -197,7 +193,7 @@ class LyingSum(DeviatingSum):
         return summed(self._lie, seen, measured=inputs.announcement.opens in MEASURED)
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
-        self.weight.append(opened.share(inputs, sent))
+        super().released(inputs, sent, opened)
         grid = inputs.weight_list.grid
         listed = {one.site: one.numerator / grid for one in inputs.weight_list.weights}
         parts = [(listed[site], sent[site]) for site in sent if site in opened.took_part]
@@ -231,7 +227,7 @@ def lying_lines(of: AttackedStudy, lies: Sequence[Lie], number: int = 1) -> Iter
                 liars=liars,
                 lie=lie,
                 clip_norm=study.parameters.clip_norm,
-                weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
+                weight=rounded(summing.mean_weight, _DIGITS),
                 moved=rounded(length_of(history.final_model - honest.final_model), _DIGITS),
                 path=rounded(length_of(honest.final_model - first_model(study)), _DIGITS),
                 log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),

@@ -233,21 +233,16 @@ class Poisoned:
 
 
 class PoisonedSum(DeviatingSum):
-    """Sums with what ``poisoners`` send in place of their updates.
-
-    ``weight`` has, for every released round, the poisoners' share of the sum.
-    """
+    """Sums with what ``sites`` send in place of their updates."""
 
     def __init__(self, inner: Summing, poisoners: tuple[str, ...], poison: Poison | None, seed: int) -> None:
-        super().__init__(inner)
-        self._poisoners, self._poison = poisoners, poison
+        super().__init__(inner, poisoners)
+        self._poison = poison
         self._draw = np.random.default_rng([seed, 17])
         self._last: Reals | None = None
-        self.weight: list[float] = []
 
-    def sent(self, inputs: RoundInputs) -> dict[str, Reals]:
-        own = {site: inputs.updates[site].values for site in self._poisoners if site in inputs.updates}
-        honest = [update.values for site, update in inputs.updates.items() if site not in self._poisoners]
+    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
+        honest = [update.values for site, update in inputs.updates.items() if site not in self.sites]
         if self._poison is None or not own or len(honest) < 2:
             return {}
         announced = inputs.announcement
@@ -264,8 +259,8 @@ class PoisonedSum(DeviatingSum):
         return written(self._poison, known)
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        super().released(inputs, sent, opened)
         self._last = opened.average
-        self.weight.append(opened.share(inputs, self._poisoners))
 
 
 def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poisoned:
@@ -290,7 +285,7 @@ def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poison
         history = of.run(study, federation, summing, works_out_isolation=False)
         return Poisoned(
             released=history.shared_rounds,
-            weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
+            weight=rounded(summing.mean_weight, _DIGITS),
             accuracy=rounded(history.test_accuracy, _DIGITS),
             log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
             triggered=rounded(_triggered(study, history, federation.requester), _DIGITS),
