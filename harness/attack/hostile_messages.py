@@ -74,7 +74,7 @@ P = ParamSpec("P")
 _NO_VERSION = "moiety/999"
 _SESSION = "00" * 32
 _BATCH = pack_frame(BatchHeader(session=_SESSION, batch=0, lengths=((1,),)))
-_PRODUCTS = pack_frame(ProductsHeader(transcript_digest=_SESSION, correlations=()))
+_OTHER_PRODUCTS = pack_frame(ProductsHeader(transcript_digest=_SESSION, correlations=()))
 
 
 def _act(send: Callable[Concatenate[Round, P], httpx.Response]) -> Callable[P, Act]:
@@ -288,7 +288,7 @@ def _post(r: Round, path: str, body: bytes) -> httpx.Response:
 
 
 @_act
-def _announced(r: Round, signer: str = REQUESTER, **changes: object) -> httpx.Response:
+def _announced(r: Round, /, signer: str = REQUESTER, **changes: object) -> httpx.Response:
     """The announcement of this round, with other content, or by somebody else."""
     body = _signed(r, r.announcement.model_copy(update=changes), signer)
     return r.sites.me.send(Side.A, "POST", r.path(paths.ANNOUNCEMENT), body)
@@ -307,7 +307,7 @@ def _wrong_version_of_a_study(r: Round) -> httpx.Response:
 
 
 @_act
-def _study_with(r: Round, signer: str = REQUESTER, **changes: object) -> httpx.Response:
+def _study_with(r: Round, /, signer: str = REQUESTER, **changes: object) -> httpx.Response:
     """Another study, with these changes."""
     study = r.sites.study.model_copy(update={"name": "another", **changes})
     return r.client(signer).send(Side.A, "POST", paths.STUDIES, _signed(r, study, signer))
@@ -320,7 +320,7 @@ def _ready_for_somebody_else(r: Round) -> httpx.Response:
 
 @_act
 def _queries(
-    r: Round, sender: str = REQUESTER, side: Side = Side.B, short_by: int = 0, **changes: object
+    r: Round, /, sender: str = REQUESTER, side: Side = Side.B, short_by: int = 0, **changes: object
 ) -> httpx.Response:
     """The vector half of the requester's queries for B, with another header or length."""
     stated_by_both = there(r.current.transcript, "transcript").message
@@ -567,7 +567,9 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
         Row("a broken message", _as_peer(paths.PEER_EXTEND, b"\x00\x00\x00\x02{]"), _MALFORMED),
         Row("of another kind", _as_peer(paths.PEER_PRODUCTS, _BATCH), _MALFORMED, _LOCKED),
         Row("for a session that is not open", _as_peer(paths.PEER_EXTEND, _BATCH), E.UNKNOWN_RESOURCE),
-        Row("other products for the same attempt", _as_peer(paths.PEER_PRODUCTS, _PRODUCTS), _CONFLICT, _MEASURED),
+        Row(
+            "other products for the same attempt", _as_peer(paths.PEER_PRODUCTS, _OTHER_PRODUCTS), _CONFLICT, _MEASURED
+        ),
     ),
     "requests-badly-signed": (
         Row("site not in the roster", _by(_nobody), _UNSIGNED, says="does not match"),
