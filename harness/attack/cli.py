@@ -184,15 +184,15 @@ def _errors_of_requester(line: AttackLine) -> tuple[str, Table]:
     )
     table = Table("site", *(prior.value for prior in Prior), box=None)
     for site in line.weight:
-        table.add_row(site, *(cell(line, prior, site) for prior in Prior))
+        table.add_row(site, *(_cell(line, prior, site) for prior in Prior))
     return head, table
 
 
-def cell(line: AttackLine, prior: Prior, site: str) -> str:
+def _cell(line: AttackLine, prior: Prior, site: str) -> str:
     """Nothing for a site that was in no sum."""
-    found = line.by((line.requester,), prior)
-    median, least = (None, None) if found is None else (found.median(site), found.least(site))
-    return "" if median is None or least is None else f"{median:.3f} ({least:.3f})"
+    by = line.by((line.requester,), prior)
+    errors = () if by is None else sorted(one for one in by.errors.get(site, ()) if one is not None)
+    return f"{errors[len(errors) // 2]:.3f} ({errors[0]:.3f})" if errors else ""
 
 
 @dataclass(frozen=True)

@@ -180,15 +180,6 @@ class PartyErrors(Line):
     prior: Prior
     errors: dict[str, Values]
 
-    def median(self, site: str) -> float | None:
-        """The error of a middling round, None for a site that was in no sum."""
-        found = sorted(error for error in self.errors.get(site, ()) if error is not None)
-        return found[len(found) // 2] if found else None
-
-    def least(self, site: str) -> float | None:
-        """The error of the round that is known best."""
-        return min((error for error in self.errors.get(site, ()) if error is not None), default=None)
-
 
 class AttackLine(Line):
     """One study, run once and attacked by everybody in it; lists have one entry a released round, ``isolation`` one

@@ -113,7 +113,7 @@ class ScriptedServer:
 
 
 def scripted_server(side: Side, store: SqlStore, roster: Signed[Roster], keys: PartyKeys) -> Any:  # noqa: ANN401
-    """What a Server has of it in the middle of a round: a real store and real keys; counters and files are none."""
+    """A Server in the middle of a round, with a real store and real keys, but without counters and files."""
     counter = SimpleNamespace(labels=lambda *_: SimpleNamespace(inc=lambda *_: None))
     limits = SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
     return SimpleNamespace(
