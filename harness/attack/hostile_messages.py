@@ -101,7 +101,6 @@ def _by(
     side: Side = Side.A,
     body: bytes | None = None,
 ) -> httpx.Response:
-    """A request of whoever has these keys."""
     with closing(SignedClient(r.federation, keys(r))) as client:
         path = r.path(template, session=_SESSION, batch=0)
         return client.send(side, "GET", path) if body is None else client.send(side, "POST", path, body)
@@ -128,7 +127,6 @@ def _unknown_study(r: Round) -> httpx.Response:
 
 
 def _bad_signature(r: Round) -> httpx.Response:
-    """One bit of it is turned over."""
     asked = _asked_view(r)
     headers = dict(asked.headers)
     label, _, encoded = headers["Signature"].partition("=:")
@@ -308,7 +306,6 @@ def _wrong_version_of_a_study(r: Round) -> httpx.Response:
 
 @_act
 def _study_with(r: Round, /, signer: str = REQUESTER, **changes: object) -> httpx.Response:
-    """Another study, with these changes."""
     study = r.sites.study.model_copy(update={"name": "another", **changes})
     return r.client(signer).send(Side.A, "POST", paths.STUDIES, _signed(r, study, signer))
 
@@ -368,7 +365,6 @@ def _letter(r: Round, topic: str, size: int, sender: str = VICTIM, recipient: st
 
 @_act
 def _letter_without_a_length(r: Round, size: int) -> httpx.Response:
-    """A letter whose request does not say how long it is."""
     client, path = r.client(VICTIM), r.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
     return client.post(client.enclose(Side.A, "PUT", path, bytes(size)), chunked=True)
 

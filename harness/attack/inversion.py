@@ -202,7 +202,6 @@ def _images(target: Target, pool: Pool, truth: Reals, candidates: Reals) -> Hit:
 
 
 def _nearest(truth: Reals, candidates: Reals) -> NDArray[np.int64]:
-    """The place of every true record's nearest candidate."""
     usable = np.nan_to_num(candidates, nan=1e6, posinf=1e6, neginf=-1e6)
     return np.asarray(np.argmin(cdist(truth, usable), axis=1), np.int64)
 

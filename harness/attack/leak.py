@@ -134,7 +134,6 @@ def updates_of(seed: int, lengths: Sequence[float]) -> dict[str, Ring]:
 
 
 def _takes_part(number: int, memory: SiteMemory) -> bool:
-    """Return whether the victim's clause on sites left out lets it contribute to a round."""
     try:
         clauses.check_left_out_twice(announced(study(), number, SITES[1:], How(version=number))[1], memory)
     except PolicyRefusal:

@@ -208,7 +208,6 @@ def _watched(
 
 
 def _epsilons(study: Study, sites: Sequence[SiteData]) -> dict[str, float]:
-    """Return each site's epsilon at DELTA over all rounds of the study."""
     if study.privacy is None:
         return {}
     batch, noise = study.training.batch_size, study.privacy.noise_multiplier
