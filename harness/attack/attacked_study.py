@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, SupportsFloat, TypeVar
+from typing import Any, Final, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import AfterRound, Conditions
 from harness.engine.training import one_thread
-from harness.engine.updates import ClippedUpdate, Counted, RoundInputs, Summed, Summing
+from harness.engine.updates import Counted, RoundInputs, Summed, Summing
 from harness.simulate.case import Case, Variant
 from harness.simulate.case_run import request_for
 from harness.simulate.study_files import refuse_package, simulated_study
@@ -38,14 +38,9 @@ Reals = NDArray[np.float64]
 
 
 class Line(BaseModel):
-    """An experiment's findings, as a line of JSON; ``KEYS`` are the fields that tell lines of one kind apart."""
+    """An experiment's findings, as a line of JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    KEYS: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.KEYS)
 
 
 L = TypeVar("L", bound=Line)
@@ -55,21 +50,11 @@ MEASURED: Final = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS}
 
 @dataclass(frozen=True)
 class Setting:
-    """Changes to a study before it is run: keys of its tables, and noise at every contributor.
-
-    ``noise`` is the expected length of the Gaussian noise that a contributor adds to its update, as a part of the clip
-    norm C. ``least_isolation`` replaces what the sites' policy demands.
-    """
+    """Changes to a study before it is run: keys of its tables; ``least_isolation`` replaces what sites demand."""
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    noise: float = 0.0
     least_isolation: float | None = None
-
-    def policy(self, stated: SitePolicy) -> SitePolicy:
-        if self.least_isolation is None:
-            return stated
-        return stated.model_copy(update={"least_isolation": self.least_isolation})
 
     def of(self, variant: Variant, source: str) -> StudyTable:
         """The variant's study with the changes. Raises: ConfigurationError"""
@@ -102,7 +87,8 @@ class AttackedStudy:
 
     @property
     def policy(self) -> SitePolicy:
-        return self.setting.policy(self.case.table.policy.policy())
+        stated, least = self.case.table.policy.policy(), self.setting.least_isolation
+        return stated if least is None else stated.model_copy(update={"least_isolation": least})
 
     def federation(self) -> Federation:
         """The sites with their data. Raises: ConfigurationError for data that are missing or do not fit"""
@@ -121,13 +107,12 @@ class AttackedStudy:
         federation: Federation,
         summing: Summing,
         *,
-        protection: str = "plain",
         after_round: AfterRound = lambda progress: None,
         **conditions: Any,  # noqa: ANN401  # fields of Conditions
     ) -> RunHistory:
         """Run it under the sites' policy and further :class:`Conditions`. Raises: ConfigurationError"""
         under = Conditions(policy=self.policy, **conditions)
-        return run_rounds(study, federation.sites, summing, under, protection=protection, after_round=after_round)
+        return run_rounds(study, federation.sites, summing, under, protection="plain", after_round=after_round)
 
     def contributors_in_turn(self, federation: Federation) -> tuple[str, ...]:
         """All contributors; the seed says who is first."""
@@ -227,21 +212,28 @@ class Released:
 
 
 class DeviatingSum:
-    """Sums as ``inner`` does; subclasses replace what sites send, and look at what released rounds opened."""
+    """Sums as ``inner`` does, but for what ``sites`` send; ``weight`` has their share of every released sum."""
 
-    def __init__(self, inner: Summing) -> None:
-        self._inner = inner
+    def __init__(self, inner: Summing, sites: tuple[str, ...] = ()) -> None:
+        self._inner, self.sites = inner, sites
+        self.weight: list[float] = []
 
-    def sent(self, inputs: RoundInputs) -> Mapping[str, Reals]:
-        """Return the vectors that sites send in place of their updates."""
-        return {}
+    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
+        """Return the vectors that ``sites`` send in place of ``own``, those of their updates that there are."""
+        return own
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
         """Look at a released round; ``inputs`` are as they were before anything was replaced."""
+        self.weight.append(opened.share(inputs, self.sites))
+
+    @property
+    def mean_weight(self) -> float:
+        """Over released rounds."""
+        return float(np.mean(self.weight)) if self.weight else 0.0
 
     def updates(self, inputs: RoundInputs) -> Summed:
         """The inner sum over what is sent."""
-        sent = self.sent(inputs)
+        sent = self.sent({site: inputs.updates[site].values for site in self.sites if site in inputs.updates}, inputs)
         changed = {site: replace(inputs.updates[site], values=values) for site, values in sent.items()}
         summed = self._inner.updates(replace(inputs, updates={**inputs.updates, **changed}))
         if summed.average is not None and summed.judgement is not None:
@@ -264,15 +256,11 @@ class Recorder(DeviatingSum):
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
         grid = inputs.weight_list.grid
-        weights, updates = {inputs.requester: _weight(inputs.own, 1.0)}, {inputs.requester: inputs.own}
+        weights, updates = {inputs.requester: inputs.own.weight(1.0)}, {inputs.requester: inputs.own}
         for listed, update in inputs.contributed:
             if listed.site in opened.took_part:
-                weights[listed.site] = _weight(update, listed.numerator / grid)
+                weights[listed.site] = update.weight(listed.numerator / grid)
                 updates[listed.site] = update
         total = opened.average * opened.sum_of_weights
         truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
         self.sums.append(OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth))
-
-
-def _weight(update: ClippedUpdate, listed: float) -> float:
-    return listed if update.own_weight is None else update.own_weight

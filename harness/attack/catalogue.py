@@ -25,10 +25,10 @@ from harness.attack import (
     curious_servers,
     edge_floods,
     enrolment_attacks,
+    hostile_messages,
     list_attacks,
     model_attacks,
     proxy_attacks,
-    refused_messages,
     round_attacks,
     second_ends,
     sum_attacks,
@@ -44,7 +44,7 @@ from protocol.errors import ConfigurationError
 from protocol.text import printable
 
 _MODULES: Final = (
-    *(refused_messages, wrong_updates, wrong_sums, round_attacks, second_ends, list_attacks, sum_attacks),
+    *(hostile_messages, wrong_updates, wrong_sums, round_attacks, second_ends, list_attacks, sum_attacks),
     *(model_attacks, chosen_queries, curious_servers, ckks_attacks, proxy_attacks, edge_floods),
     *(enrolment_attacks, troubled_study),
 )

@@ -29,7 +29,6 @@ from protocol.summary.layout import Layout, Numeric
 from protocol.summary.protection import Numbers, Protection, shared_vector
 
 _LABEL: Final = "opened values"
-_CHALLENGE: Final = bytes(range(32))
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,11 @@ class Opened:
 
 
 def opened_values(
-    opens: Needs, vectors: Sequence[Ring], queries: Sequence[Ring | None], parameters: StudyParameters
+    opens: Needs,
+    vectors: Sequence[Ring],
+    queries: Sequence[Ring | None],
+    parameters: StudyParameters,
+    challenge: bytes = bytes(range(32)),
 ) -> list[Opened]:
     """Return what both servers send the requester about each vector, with a query for it where the round takes queries.
 
@@ -58,7 +61,7 @@ def opened_values(
     operands = {
         side: measurement.prepare_all(
             side,
-            _CHALLENGE,
+            challenge,
             [
                 SiteSketch(f"site-{i}", share[side], None if query is None else query[side])
                 for i, (share, query) in enumerate(zip(shares, asked, strict=True))

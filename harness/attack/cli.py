@@ -163,11 +163,11 @@ class _Reconstruction(_OverCase):
 
 
 def _reconstruct(asked: _Reconstruction) -> None:
-    from harness.attack.reconstruction import AttackedRun
+    from harness.attack.reconstruction import attacked_line
 
     console = console_for(stderr=asked.as_json)
     for attacked in asked.studies():
-        line = AttackedRun(attacked).line()
+        line = attacked_line(attacked)
         asked.told(line, "")
         if not asked.as_json:
             head, table = _errors_of_requester(line)
@@ -184,15 +184,15 @@ def _errors_of_requester(line: AttackLine) -> tuple[str, Table]:
     )
     table = Table("site", *(prior.value for prior in Prior), box=None)
     for site in line.weight:
-        table.add_row(site, *(cell(line, prior, site) for prior in Prior))
+        table.add_row(site, *(_cell(line, prior, site) for prior in Prior))
     return head, table
 
 
-def cell(line: AttackLine, prior: Prior, site: str) -> str:
+def _cell(line: AttackLine, prior: Prior, site: str) -> str:
     """Nothing for a site that was in no sum."""
-    found = line.by((line.requester,), prior)
-    median, least = (None, None) if found is None else (found.median(site), found.least(site))
-    return "" if median is None or least is None else f"{median:.3f} ({least:.3f})"
+    by = line.by((line.requester,), prior)
+    errors = () if by is None else sorted(one for one in by.errors.get(site, ()) if one is not None)
+    return f"{errors[len(errors) // 2]:.3f} ({errors[0]:.3f})" if errors else ""
 
 
 @dataclass(frozen=True)
@@ -209,13 +209,13 @@ class _Lies(_AllVariants):
 
 def _lie(asked: _Lies) -> None:
     from harness.attack.attacked_study import AS_IT_IS, Setting
-    from harness.attack.lies import Lie, LyingRun
+    from harness.attack.lies import Lie, lying_lines
 
     chosen = tuple(map(Lie, _names(asked.lies, "--lies", Lie, "the lies")))
     clip = asked.clip_norm
     setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
     for attacked in asked.studies(setting):
-        for line in LyingRun(attacked, chosen, asked.liars).lines():
+        for line in lying_lines(attacked, chosen, asked.liars):
             lie = "honest" if line.lie is None else line.lie.value
             asked.told(
                 line,
@@ -237,12 +237,12 @@ class _Distances(_OverCase):
 
 
 def _locate(asked: _Distances) -> None:
-    from harness.attack.distances import LocatingRun
+    from harness.attack.distances import located_line
     from harness.simulate.study_files import parse_seeds
 
     counts = parse_seeds(asked.colluders)
     for attacked in asked.studies():
-        line = LocatingRun(attacked, counts, asked.every).line()
+        line = located_line(attacked, counts, asked.every)
         cells = "; ".join(
             f"{one.colluders} {one.points.value}: {one.single:.3f}, {one.together:.3f}" for one in line.located
         )
@@ -270,14 +270,13 @@ class _Inversion:
 
 def _invert(asked: _Inversion) -> None:
     from harness.attack import inversion
-    from harness.attack.inversion import InvertedRun
     from harness.simulate.study_files import parse_seeds
 
     by_key = {target.key: target for target in inversion.TARGETS}
     names = _names(asked.targets, "TARGETS", by_key, "data and model")
     counts = product(parse_seeds(asked.sites), parse_seeds(asked.batches), parse_seeds(asked.seeds))
     for target, (sites, batch, seed) in product([by_key[name] for name in names], counts):
-        line = InvertedRun(target, sites, batch, seed, asked.data).line()
+        line = inversion.inverted_line(target, sites, batch, seed, asked.data)
         cells = ", ".join(f"{one.how.value} {one.exact:.3f} ({one.close:.3f})" for one in line.attacks)
         head = f"{line.target}, {line.sites} sites of {line.batch} records, seed {line.seed}"
         _told(line, f"{head}: read exactly (closely): {cells}", asked.out, as_json=asked.as_json)
@@ -292,10 +291,10 @@ class _Membership(_AllVariants):
 
 
 def _tell_members(asked: _Membership) -> None:
-    from harness.attack.membership import MemorisedRun
+    from harness.attack.membership import memorised
 
     for attacked in asked.studies():
-        line = MemorisedRun(attacked).line()
+        line = memorised(attacked)
         best = max((one.auc for one in line.by_average), default=float("nan"))
         asked.told(
             line,
@@ -319,11 +318,11 @@ class _Differencing(_OverCase):
 
 def _subtract(asked: _Differencing) -> None:
     from harness.attack.attacked_study import Setting
-    from harness.attack.reconstruction import DifferencedRun
+    from harness.attack.reconstruction import differenced_line
 
     setting = Setting("asked", {"parameters": {"least_contributors": asked.least}}, least_isolation=0.0)
     for attacked in asked.studies(setting):
-        line = DifferencedRun(attacked).line()
+        line = differenced_line(attacked)
         asked.told(
             line,
             f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}: without {line.site} the "
@@ -364,7 +363,7 @@ def share_of_canaries(text: str) -> float:
 
 
 def _count(given: _Leak) -> None:
-    from harness.attack.leak import Asked, LeakRun, Question, leaked
+    from harness.attack.leak import Asked, Question, leak_line, leaked
     from harness.simulate.study_files import parse_seeds
 
     names = _names(given.questions, "--questions", Question, "they")
@@ -372,10 +371,10 @@ def _count(given: _Leak) -> None:
     for asked in (Asked(Question(name), not given.without_clause, share, given.rounds) for name in names):
         lines = []
         for failures, seed in product(asked.plans, parse_seeds(given.seeds)):
-            lines.append(LeakRun(asked, failures, seed).line())
+            lines.append(leak_line(asked, failures, seed))
             _told(lines[-1], "", given.out, as_json=given.as_json)
-        found = leaked(lines, asked)
-        if found is not None and not given.as_json:
+        found = leaked(lines)
+        if not given.as_json:
             typer.echo(
                 f"{asked.question}: {found} bits about one site's update, mean and standard deviation over "
                 f"{found.seeds} seeds; asked in {found.asked:.1f} of {asked.rounds} rounds, {found.failed:.1f} failed "

@@ -155,103 +155,77 @@ class LocatingLine(Line):
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class LocatingRun:
-    """A study whose every ``every``-th sum counts as a measured round; in it all pairs are opened."""
+def located_line(of: AttackedStudy, colluders: Sequence[int] = (0, 1, 2), every: int = 1) -> LocatingLine:
+    """Run a study and locate its updates; every ``every``-th sum counts as a measured round with all pairs opened.
 
-    attacked: AttackedStudy
-    colluders: Sequence[int] = (0, 1, 2)
-    every: int = 1
+    Raises: ConfigurationError for data or settings that do not fit, or too few honest sites
+    """
+    with timed() as seconds:
+        federation = of.federation()
+        study, recorder = of.study(federation), Recorder(PlainSum())
+        history = of.run(study, federation, recorder)
+        sums = [one for one in recorder.sums if len(one.updates) == len(federation.sites)]
+        if not sums:
+            raise ConfigurationError(f"variant {of.variant!r} has no sum with everybody in it: choose fedavg")
+        found = tuple(_located(sums[::every], colluders, of.seed))
+        return line_of(LocatingLine, of, history, parameters=study.model_dimension, located=found, seconds=seconds())
 
-    def line(self) -> LocatingLine:
-        """Run and locate. Raises: ConfigurationError for data or settings that do not fit, or too few honest sites"""
-        of = self.attacked
-        with timed() as seconds:
-            federation = of.federation()
-            study, recorder = of.study(federation), Recorder(PlainSum())
-            history = of.run(study, federation, recorder)
-            sums = [one for one in recorder.sums if len(one.updates) == len(federation.sites)]
-            if not sums:
-                raise ConfigurationError(f"variant {of.variant!r} has no sum with everybody in it: choose fedavg")
-            dimension = study.model_dimension
-            located = tuple(self._located(sums[:: self.every], dimension))
-            return line_of(LocatingLine, of, history, parameters=dimension, located=located, seconds=seconds())
 
-    def _located(self, measured: Sequence[OpenedSum], dimension: int) -> Iterator[Located]:
-        contributors = [site for site in measured[0].updates if site != measured[0].requester]
-        for count in self.colluders:
-            if not 0 <= count < len(contributors):
-                raise ConfigurationError(f"{count} colluders leave no honest contributor among {len(contributors)}")
-            for kind in Points if count else (Points.HONEST,):
-                accomplices, honest = contributors[:count], contributors[count:]
-                yield _summary(measured, honest, self._points(measured, accomplices, dimension, kind), kind)
+def _located(measured: Sequence[OpenedSum], colluders: Sequence[int], seed: int) -> Iterator[Located]:
+    contributors = [site for site in measured[0].updates if site != measured[0].requester]
+    for count in colluders:
+        if not 0 <= count < len(contributors):
+            raise ConfigurationError(f"{count} colluders leave no honest contributor among {len(contributors)}")
+        for kind in Points if count else (Points.HONEST,):
+            yield _summary(measured, contributors[count:], _points(measured, contributors[:count], kind, seed), kind)
 
-    def _points(
-        self, measured: Sequence[OpenedSum], accomplices: Sequence[str], dimension: int, kind: Points
-    ) -> list[Reals]:
-        """One float64[c, D] a round; random points are about the requester's update."""
+
+def _points(measured: Sequence[OpenedSum], accomplices: Sequence[str], kind: Points, seed: int) -> list[Reals]:
+    """One float64[c, D] a round; random points are about the requester's update."""
+    drawn = np.random.default_rng([seed, len(accomplices)])
+    found = []
+    for one in measured:
+        origin = _update(one, one.requester)
         if kind is Points.HONEST:
-            return [_rows([one.updates[site] for site in accomplices], dimension) for one in measured]
-        drawn = np.random.default_rng([self.attacked.seed, len(accomplices)])
-        found = []
-        for one in measured:
-            points = _update(one, one.requester) + drawn.normal(size=(len(accomplices), dimension))
+            points = np.array([_update(one, site) for site in accomplices]).reshape(len(accomplices), origin.size)
+        else:
+            points = origin + drawn.normal(size=(len(accomplices), origin.size))
             points[:1] *= kind is not Points.ZEROS
-            found.append(points)
-        return found
+        found.append(points)
+    return found
 
 
 def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Sequence[Reals], kind: Points) -> Located:
-    found = _Errors()
+    """The medians over every honest site and round; ``together`` and ``true`` with the ridge that serves best."""
+    single, summed, offsets = list[float](), list[float](), list[float]()
+    over_all = {(covariance, ridge): list[float]() for covariance in ("together", "true") for ridge in RIDGES}
     origins = np.stack([_update(one, one.requester) for one in measured])
     means = [np.mean([_update(one, site) for site in honest], axis=0) for one in measured]
     for site in honest:
-        truth = [_update(one, site) for one in measured]
-        found.add([Round(*known) for known in zip(origins, points, truth, strict=True)], means)
+        rounds = [Round(*known) for known in zip(origins, points, (_update(m, site) for m in measured), strict=True)]
+        for one, mean in zip(rounds, means, strict=True):
+            found = located(one)
+            single.append(relative_error(found, one.update))
+            offsets.append(relative_error(found - one.origin, one.offset) ** 2)
+            summed.append(relative_error(located(replace(one, points=np.vstack([one.points, mean]))), one.update))
+        moved = np.stack([one.offset for one in rounds])
+        covariances = {"together": origins @ origins.T, "true": moved @ moved.T}
+        for (covariance, ridge), errors in over_all.items():
+            estimates = located_over(rounds, covariances[covariance], ridge)
+            errors += [relative_error(found, one.update) for found, one in zip(estimates, rounds, strict=True)]
     known = len(points[0])
+    best = {of: min(np.median(over_all[of, ridge]) for ridge in RIDGES) for of in ("together", "true")}
     return Located(
         colluders=known,
         points=kind,
         rounds=len(measured),
-        single=rounded(np.median(found.single), _DIGITS),
-        summed=rounded(np.median(found.summed), _DIGITS),
-        together=rounded(min(np.median(errors) for errors in found.together.values()), _DIGITS),
-        true=rounded(min(np.median(errors) for errors in found.true.values()), _DIGITS),
-        offset=rounded(np.sqrt(np.mean(found.offsets)), _DIGITS),
+        single=rounded(np.median(single), _DIGITS),
+        summed=rounded(np.median(summed), _DIGITS),
+        **{of: rounded(error, _DIGITS) for of, error in best.items()},
+        offset=rounded(np.sqrt(np.mean(offsets)), _DIGITS),
         expected=rounded(expected_error(origins.shape[1], known), _DIGITS),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Errors:
-    """Errors of every honest site and round, by the estimate; ``together`` and ``true`` by ridge.
-
-    ``offsets`` are squares against ||g - g_0||.
-    """
-
-    single: list[float] = field(default_factory=list)
-    summed: list[float] = field(default_factory=list)
-    together: dict[float, list[float]] = field(default_factory=lambda: {ridge: [] for ridge in RIDGES})
-    true: dict[float, list[float]] = field(default_factory=lambda: {ridge: [] for ridge in RIDGES})
-    offsets: list[float] = field(default_factory=list)
-
-    def add(self, rounds: Sequence[Round], means: Sequence[Reals]) -> None:
-        """One site's rounds; ``means`` are the honest sites' mean updates, float64[D] each."""
-        for one, mean in zip(rounds, means, strict=True):
-            found = located(one)
-            self.single.append(relative_error(found, one.update))
-            self.offsets.append(relative_error(found - one.origin, one.offset) ** 2)
-            self.summed.append(relative_error(located(replace(one, points=np.vstack([one.points, mean]))), one.update))
-        origins, moved = np.stack([one.origin for one in rounds]), np.stack([one.offset for one in rounds])
-        for by_ridge, covariance in ((self.together, origins @ origins.T), (self.true, moved @ moved.T)):
-            for ridge, errors in by_ridge.items():
-                estimates = located_over(rounds, covariance, ridge)
-                errors += [relative_error(found, one.update) for found, one in zip(estimates, rounds, strict=True)]
-
-
 def _update(one: OpenedSum, site: str) -> Reals:
     return one.updates[site].astype(np.float64)
-
-
-def _rows(vectors: Sequence[object], dimension: int) -> Reals:
-    return np.asarray(vectors, dtype=np.float64).reshape(len(vectors), dimension)

@@ -20,7 +20,7 @@ import httpx
 
 from harness.attack import forgeries
 from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
-from harness.attack.refused_messages import ANY_LETTER
+from harness.attack.hostile_messages import ANY_LETTER
 from harness.attack.scripted_rounds import SMALL, VICTIM, pair_in_memory
 from harness.attack.signed_client import (
     HEALTH,

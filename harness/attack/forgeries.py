@@ -5,9 +5,8 @@ Nothing is sent here: each function returns what is to be sent.
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,16 +14,14 @@ import numpy as np
 from protocol.arithmetic.fixed_point import packed
 from protocol.arithmetic.ring import Ring, derive
 from protocol.channel.commitment import commitment_to
-from protocol.channel.keys import SealingPublicKey, SigningKey, generate_signing_key
-from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_message, sealed_length
-from protocol.channel.signing import TAG, DigestField, digest_value
+from protocol.channel.keys import SealingPublicKey, generate_signing_key
+from protocol.channel.sealing import seal_message
 from protocol.messages.bodies import share_parts
 from protocol.messages.control import AgreedSet, Announcement, ReleaseSet, Roster, ShareKind
 from protocol.parameters import WORD_BITS, RingBits
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side, split
 
-_SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
 _SALTS = {Side.A: "salt a", Side.B: "salt b"}
 
 
@@ -83,66 +80,9 @@ def with_header(parts: Parts, **changes: object) -> Parts:
     return replace(parts, header=json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
 
 
-def sealed_to_the_wrong_key(contribution: Contribution, side: Side) -> bytes:
-    """One server's share, sealed to the other server."""
-    return replace(contribution[side], recipient=contribution[side.other].recipient).sealed()
-
-
-def both_shares_to_one_server(contribution: Contribution, side: Side) -> bytes:
-    """The other server's share, dressed up as this one's: together with the first it would give the update away."""
-    other = with_header(contribution[side.other], side=side.value)
-    return replace(other, recipient=contribution[side].recipient).sealed()
-
-
-def another_share_than_committed(contribution: Contribution, side: Side) -> bytes:
-    """The last bit of the share differs from what the commitment covers."""
-    plain = contribution[side].plain
-    return replace(contribution[side], plain=plain[:-1] + bytes([plain[-1] ^ 1])).sealed()
-
-
 def two_faced(contribution: Contribution, elsewhere: Contribution) -> Contribution:
     """Halves of two different updates, each sound by itself: every server sees its own commitment kept."""
     return {Side.A: contribution[Side.A], Side.B: elsewhere[Side.B]}
-
-
-# --- after sealing ----------------------------------------------------------------------------------------------------
-
-
-def truncated(sealed: bytes) -> bytes:
-    return sealed[:-1]
-
-
-def over_long(sealed: bytes, by: int = 1) -> bytes:
-    return sealed + bytes(by)
-
-
-def bit_flipped(sealed: bytes, place: int = -1) -> bytes:
-    """One bit of the body, or of any other place, turned over."""
-    altered = bytearray(sealed)
-    altered[place] ^= 1
-    return bytes(altered)
-
-
-def chunks_swapped(parts: Parts) -> bytes:
-    """The first two chunks of a body of at least three change places."""
-    head, body = _head_and_body(parts)
-    first, second, rest = body[:_SEALED_CHUNK], body[_SEALED_CHUNK : 2 * _SEALED_CHUNK], body[2 * _SEALED_CHUNK :]
-    return head + second + first + rest
-
-
-def last_chunk_missing(parts: Parts) -> bytes:
-    """Everything up to the last chunk: each chunk that is there opens."""
-    head, body = _head_and_body(parts)
-    return head + body[: (len(body) - 1) // _SEALED_CHUNK * _SEALED_CHUNK]
-
-
-def _head_and_body(parts: Parts) -> tuple[bytes, bytes]:
-    sealed = parts.sealed()
-    cut = len(sealed) - sealed_length(len(parts.plain))
-    return sealed[:cut], sealed[cut:]
-
-
-Headers = list[tuple[str, str]]
 
 
 def impostor(keys: PartyKeys, rand: bytes) -> PartyKeys:
@@ -153,49 +93,6 @@ def impostor(keys: PartyKeys, rand: bytes) -> PartyKeys:
 def nobody(keys: PartyKeys, rand: bytes) -> PartyKeys:
     """A sound key that no roster holds."""
     return replace(keys, name="nobody", signing=generate_signing_key(rand))
-
-
-def signature_bit_flipped(headers: Sequence[tuple[str, str]]) -> Headers:
-    """The same request with one bit of its signature turned over."""
-    altered: Headers = []
-    for name, value in headers:
-        if name.lower() != "signature":
-            altered.append((name, value))
-            continue
-        label, _, encoded = value.partition("=:")
-        raw = bytearray(base64.b64decode(encoded.rstrip(":")))
-        raw[0] ^= 1
-        altered.append((name, f"{label}=:{base64.b64encode(raw).decode()}:"))
-    return altered
-
-
-def signed_over_less(
-    url: str, envelope_digest: bytes, key: SigningKey, key_id: str, *, created: int, nonce: str, without: str = ""
-) -> Headers:
-    """A valid Ed25519 signature over an envelope, with one component or parameter left out of what it covers.
-
-    With ``without`` empty it is the signature that servers accept, which shows that nothing else is wrong with it.
-    """
-    field = DigestField.SEALED_HEAD
-    digest = digest_value(field, envelope_digest)
-    values = {"@method": "POST", "@target-uri": url, field.value: digest}
-    stated = {
-        "created": str(created),
-        "keyid": f'"{key_id}"',
-        "alg": '"ed25519"',
-        "nonce": f'"{nonce}"',
-        "tag": f'"{TAG}"',
-    }
-    covered = [name for name in values if name != without]
-    parameters = "(" + " ".join(f'"{name}"' for name in covered) + ")"
-    parameters += "".join(f";{name}={value}" for name, value in stated.items() if name != without)
-    base = "".join(f'"{name}": {values[name]}\n' for name in covered) + f'"@signature-params": {parameters}'
-    signature = base64.b64encode(key.sign(base.encode())).decode()
-    return [
-        (field.title(), digest),
-        ("Signature-Input", f"moiety={parameters}"),
-        ("Signature", f"moiety=:{signature}:"),
-    ]
 
 
 def equivocating_announcement(announcement: Announcement) -> tuple[Announcement, Announcement]:

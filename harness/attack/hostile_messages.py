@@ -1,21 +1,26 @@
-"""Messages that servers refuse: functions that send them, and the table of what each is refused for.
+"""Hostile messages to two real servers in the middle of a round: whatever is sent, it is refused and changes nothing.
 
-``refused_messages.py`` sends the rows of the table and says which defence refuses them.
+Every message comes at the point of a round where it would count. It has reached something when a server takes it, when
+anything durable is another than before at either server or in another site's view, when the refusal is not the one
+that says what is wrong, or when the round does not go on to the exact sum of everybody.
 """
 
 from __future__ import annotations
 
+import base64
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeAlias
 
 import httpx
 import numpy as np
 
 from harness.attack import forgeries as forged
+from harness.attack.attack import NO_SIGNATURE_COUNTS, Attempt, Found, found, passes
 from harness.attack.scripted_rounds import (
     EARLY,
     LARGE,
@@ -26,32 +31,60 @@ from harness.attack.scripted_rounds import (
     SMALL,
     STRANGER,
     VICTIM,
+    Pair,
     Phase,
     RoundInMemory,
+    pair_in_memory,
+    refusals,
 )
 from harness.attack.signed_client import Outgoing, SignedClient, there
+from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import to_bytes
 from protocol.channel.commitment import head_digest
 from protocol.channel.message import pack_frame
-from protocol.channel.sealing import sealed_length, sealed_small_length
-from protocol.channel.signing import DigestField
+from protocol.channel.sealing import CHUNK_BYTES, TAG_BYTES, SealedReader, sealed_length, sealed_small_length
+from protocol.channel.signing import TAG, DigestField, digest_value
+from protocol.errors import BrokenSeal, MoietyError
 from protocol.errors import ErrorCode as E
 from protocol.messages import paths
 from protocol.messages.bodies import Queries
-from protocol.messages.control import AgreedSet, QueryHeader, ReadyNotice, sign
+from protocol.messages.control import (
+    AgreedSet,
+    ContributionHeader,
+    Message,
+    QueryHeader,
+    ReadyNotice,
+    Signed,
+    sign,
+)
 from protocol.messages.letter import NOTICE_BYTES
 from protocol.messages.peer import BatchHeader, ProductsHeader
 from protocol.parameters import PROTOCOL_VERSION, Needs
 from protocol.roster.keyfile import PartyKeys
+from protocol.rounds.side_b import Reply
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
+from servers.rounds.intake import _Opening
+from servers.rounds.side_b import Answering
+from servers.store.records import AnswerKind, StudyRecord
 
 Round: TypeAlias = RoundInMemory
 Act: TypeAlias = Callable[[Round], httpx.Response]
+P = ParamSpec("P")
 _NO_VERSION = "moiety/999"
-_HOUR_S = 3600
 _SESSION = "00" * 32
 _BATCH = pack_frame(BatchHeader(session=_SESSION, batch=0, lengths=((1,),)))
-_PRODUCTS = pack_frame(ProductsHeader(transcript_digest=_SESSION, correlations=()))
+_OTHER_PRODUCTS = pack_frame(ProductsHeader(transcript_digest=_SESSION, correlations=()))
+
+
+def _act(send: Callable[Concatenate[Round, P], httpx.Response]) -> Callable[P, Act]:
+    """Say now what is sent, and later in which round."""
+    return lambda *how, **more: lambda r: send(r, *how, **more)
+
+
+def _signed(r: Round, message: Message, signer: str = REQUESTER) -> bytes:
+    return sign(message, signer, r.client(signer).keys.signing).canonical()
+
 
 # --- requests whose signature, time or body is wrong ------------------------------------------------------------------
 
@@ -60,72 +93,100 @@ def _asked_view(r: Round, created: int | None = None) -> Outgoing:
     return r.sites.me.enclose(Side.A, "GET", r.path(paths.VIEW), created=created)
 
 
-def _as_somebody(
-    r: Round, keys: PartyKeys, side: Side, path: str, body: bytes = b"", method: str = "GET"
+@_act
+def _by(
+    r: Round,
+    keys: Callable[[Round], PartyKeys],
+    template: str = paths.VIEW,
+    side: Side = Side.A,
+    body: bytes | None = None,
 ) -> httpx.Response:
-    with closing(SignedClient(r.federation, keys)) as client:
-        return client.send(side, method, path, body)
+    with closing(SignedClient(r.federation, keys(r))) as client:
+        path = r.path(template, session=_SESSION, batch=0)
+        return client.send(side, "GET", path) if body is None else client.send(side, "POST", path, body)
 
 
-def unknown_study(r: Round) -> httpx.Response:
+def _server_a(r: Round) -> PartyKeys:
+    return r.federation.keys("operator-a")
+
+
+def _victim(r: Round) -> PartyKeys:
+    return r.client(VICTIM).keys
+
+
+def _nobody(r: Round) -> PartyKeys:
+    return forged.nobody(r.sites.me.keys, bytes(32))
+
+
+def _by_impostor(of: Callable[[Round], PartyKeys], template: str = paths.VIEW, side: Side = Side.A) -> Act:
+    return _by(lambda r: forged.impostor(of(r), secrets.token_bytes(32)), template, side)
+
+
+def _unknown_study(r: Round) -> httpx.Response:
     return r.sites.me.send(Side.A, "GET", paths.fill(paths.VIEW, study="elsewhere"))
 
 
-def site_not_in_the_roster(r: Round) -> httpx.Response:
-    return _as_somebody(r, forged.nobody(r.sites.me.keys, bytes(32)), Side.A, r.path(paths.VIEW))
-
-
-def signature_of_another_key(r: Round) -> httpx.Response:
-    keys = forged.impostor(r.client(VICTIM).keys, secrets.token_bytes(32))
-    return _as_somebody(r, keys, Side.A, r.path(paths.VIEW))
-
-
-def bad_signature(r: Round) -> httpx.Response:
+def _bad_signature(r: Round) -> httpx.Response:
     asked = _asked_view(r)
-    return r.sites.me.post(replace(asked, headers=forged.signature_bit_flipped(asked.headers)))
+    headers = dict(asked.headers)
+    label, _, encoded = headers["Signature"].partition("=:")
+    raw = bytearray(base64.b64decode(encoded.rstrip(":")))
+    raw[0] ^= 1
+    headers["Signature"] = f"{label}=:{base64.b64encode(raw).decode()}:"
+    return r.sites.me.post(replace(asked, headers=list(headers.items())))
 
 
-def signed_at(later_s: int) -> Act:
-    return lambda r: r.sites.me.post(_asked_view(r, int(r.federation.clock.now()) + later_s))
+@_act
+def _signed_at(r: Round, later_s: int) -> httpx.Response:
+    return r.sites.me.post(_asked_view(r, int(r.federation.clock.now()) + later_s))
 
 
-def replayed(r: Round) -> httpx.Response:
+@_act
+def _replayed(r: Round, side: Side) -> httpx.Response:
     asked = _asked_view(r)
     assert r.sites.me.post(asked).status_code == 200
-    return r.sites.me.post(asked)
+    return r.sites.me.post(replace(asked, side=side, url=r.federation.url(side) + paths.SEALED))
 
 
-def replayed_at_the_other_server(r: Round) -> httpx.Response:
-    asked = _asked_view(r)
-    assert r.sites.me.post(asked).status_code == 200
-    return r.sites.me.post(replace(asked, side=Side.B, url=r.federation.url(Side.B) + paths.SEALED))
+@_act
+def _component_left_out(r: Round, without: str) -> httpx.Response:
+    """With nothing left out it is the signature that servers accept, which shows that nothing else is wrong with it."""
+    assert r.sites.me.post(_signed_over_less(r, "")).status_code == 200
+    return r.sites.me.post(_signed_over_less(r, without))
 
 
-def component_left_out(without: str) -> Act:
-    def attack(r: Round) -> httpx.Response:
-        keys = r.sites.me.keys
+def _signed_over_less(r: Round, without: str) -> Outgoing:
+    """A valid signature over an envelope, with one component or parameter left out of what it covers."""
+    asked, field, keys = _asked_view(r), DigestField.SEALED_HEAD, r.sites.me.keys
+    digest = digest_value(field, head_digest(asked.content))
+    values = {"@method": "POST", "@target-uri": asked.url, field.value: digest}
+    stated = {
+        "created": str(int(r.federation.clock.now())),
+        "keyid": f'"{keys.key_id}"',
+        "alg": '"ed25519"',
+        "nonce": f'"{asked.between.nonce}"',
+        "tag": f'"{TAG}"',
+    }
+    covered = [name for name in values if name != without]
+    parameters = "(" + " ".join(f'"{name}"' for name in covered) + ")"
+    parameters += "".join(f";{name}={value}" for name, value in stated.items() if name != without)
+    base = "".join(f'"{name}": {values[name]}\n' for name in covered) + f'"@signature-params": {parameters}'
+    signature = base64.b64encode(keys.signing.sign(base.encode())).decode()
+    headers = [
+        (field.title(), digest),
+        ("Signature-Input", f"moiety={parameters}"),
+        ("Signature", f"moiety=:{signature}:"),
+    ]
+    return replace(asked, headers=headers)
 
-        def signed(left_out: str) -> Outgoing:
-            asked, now = _asked_view(r), int(r.federation.clock.now())
-            digest = head_digest(asked.content)
-            headers = forged.signed_over_less(
-                asked.url, digest, keys.signing, keys.key_id, created=now, nonce=asked.between.nonce, without=left_out
-            )
-            return replace(asked, headers=headers)
 
-        assert r.sites.me.post(signed("")).status_code == 200
-        return r.sites.me.post(signed(without))
-
-    return attack
-
-
-def wrong_content_digest(r: Round) -> httpx.Response:
+def _wrong_content_digest(r: Round) -> httpx.Response:
     path, client = r.path(paths.CONTRIBUTION), r.client(VICTIM)
     body = r.honest[VICTIM][Side.A].sealed()
     return client.post(client.enclose(Side.A, "PUT", path, r.fresh(VICTIM)[Side.A].sealed(), stated=body))
 
 
-def flat_digest_of_a_contribution(r: Round) -> httpx.Response:
+def _flat_digest_of_a_contribution(r: Round) -> httpx.Response:
     """The share is sound, but stated by the digest that other requests take."""
     path, client = r.path(paths.CONTRIBUTION), r.client(VICTIM)
     body = r.honest[VICTIM][Side.A].sealed()
@@ -135,55 +196,81 @@ def flat_digest_of_a_contribution(r: Round) -> httpx.Response:
 # --- shares that are sealed, bound or sent wrongly --------------------------------------------------------------------
 
 
-def share(make: Callable[[Round], bytes]) -> Act:
+@_act
+def _share(r: Round, make: Callable[[Round], bytes]) -> httpx.Response:
     """Send what ``make`` returns to server B, which holds the victim's vector."""
-    return lambda r: r.put(VICTIM, Side.B, make(r))
+    return r.put(VICTIM, Side.B, make(r))
 
 
-def sealed_then(change: Callable[[bytes], bytes]) -> Act:
-    """The victim's sealed vector share, altered."""
-    return share(lambda r: change(r.honest[VICTIM][Side.B].sealed()))
+def _parts_then(change: Callable[[forged.Parts], bytes]) -> Act:
+    """The victim's vector share, made or sealed wrongly."""
+    return _share(lambda r: change(r.honest[VICTIM][Side.B]))
 
 
-def parts_then(change: Callable[[forged.Parts], bytes]) -> Act:
-    """The victim's vector share, sealed wrongly."""
-    return share(lambda r: change(r.honest[VICTIM][Side.B]))
+def _sealed_then(change: Callable[[bytes], bytes]) -> Act:
+    return _parts_then(lambda parts: change(parts.sealed()))
 
 
-def header(**changes: object) -> Act:
-    return share(lambda r: forged.with_header(r.honest[VICTIM][Side.B], **changes).sealed())
+def _header(**changes: object) -> Act:
+    return _parts_then(lambda parts: forged.with_header(parts, **changes).sealed())
 
 
-def vector_of(times: int = 1, by: int = 0) -> Act:
-    """The victim's vector share at B, of another length than it says, sound otherwise."""
-
-    def made(r: Round) -> bytes:
-        other = r.fresh(VICTIM, np.resize(r.x[VICTIM], times * SMALL + by))
-        return forged.with_header(other[Side.B], length=r.x[VICTIM].size).sealed()
-
-    return share(made)
+def _bit_flipped(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
 
 
-def altered_header(parts: forged.Parts) -> bytes:
+def _chunks(parts: forged.Parts) -> tuple[bytes, list[bytes]]:
+    """A sealed share as what stands before its body, and the body's chunks."""
+    sealed, size = parts.sealed(), CHUNK_BYTES + TAG_BYTES
+    cut = len(sealed) - sealed_length(len(parts.plain))
+    return sealed[:cut], [sealed[at : at + size] for at in range(cut, len(sealed), size)]
+
+
+def _chunks_swapped(parts: forged.Parts) -> bytes:
+    head, (first, second, *rest) = _chunks(parts)
+    return b"".join([head, second, first, *rest])
+
+
+def _last_chunk_missing(parts: forged.Parts) -> bytes:
+    """Each chunk that is there opens."""
+    head, chunks = _chunks(parts)
+    return b"".join([head, *chunks[:-1]])
+
+
+def _altered_header(parts: forged.Parts) -> bytes:
     """The sealed share of one header under another, just as acceptable one."""
     return parts.sealed().replace(parts.header, forged.with_header(parts, commitment_a="33" * 32).header)
 
 
-def the_others_share(site: str) -> Act:
-    """Server B's share of a site at server A, dressed up as A's."""
-    return lambda r: r.put(site, Side.A, forged.both_shares_to_one_server(r.honest[site], Side.A))
+def _to_the_wrong_key(r: Round) -> bytes:
+    parts = r.honest[VICTIM]
+    return replace(parts[Side.B], recipient=parts[Side.A].recipient).sealed()
 
 
-def for_another_announcement(r: Round) -> httpx.Response:
+@_act
+def _vector_of(r: Round, times: int = 1, by: int = 0) -> httpx.Response:
+    """The victim's vector share at B, of another length than it says, sound otherwise."""
+    other = r.fresh(VICTIM, np.resize(r.x[VICTIM], times * SMALL + by))
+    return r.put(VICTIM, Side.B, forged.with_header(other[Side.B], length=r.x[VICTIM].size).sealed())
+
+
+@_act
+def _the_others_share(r: Round, site: str) -> httpx.Response:
+    """Server B's share of a site at server A, dressed up as A's: together they would give the update away."""
+    other = forged.with_header(r.honest[site][Side.B], side=Side.A.value)
+    return r.put(site, Side.A, replace(other, recipient=r.honest[site][Side.A].recipient).sealed())
+
+
+def _for_another_announcement(r: Round) -> httpx.Response:
     told = r.announcement.model_copy(update={"weight_list_digest": "22" * 32})
     return r.put(VICTIM, Side.A, r.fresh(VICTIM, announcement=told)[Side.A].sealed())
 
 
-def same_id_other_bytes(r: Round) -> httpx.Response:
+def _same_id_other_bytes(r: Round) -> httpx.Response:
     return r.put(EARLY, Side.A, r.fresh(EARLY)[Side.A].sealed())
 
 
-def of_a_stranger(r: Round) -> httpx.Response:
+def _of_a_stranger(r: Round) -> httpx.Response:
     """Sound, of a site of the roster that the round does not list."""
     x, roster = np.ones(SMALL, dtype=np.uint64), r.federation.roster
     made = forged.honest_contribution(x, r.announcement, STRANGER, roster, secrets.token_bytes(32))
@@ -193,79 +280,63 @@ def of_a_stranger(r: Round) -> httpx.Response:
 # --- control messages, queries and release sets, of the requester or of a site that plays it --------------------------
 
 
-def post(path: str, body: bytes) -> Act:
-    return lambda r: r.sites.me.send(Side.A, "POST", r.path(path), body)
+@_act
+def _post(r: Round, path: str, body: bytes) -> httpx.Response:
+    return r.sites.me.send(Side.A, "POST", r.path(path), body)
 
 
-def announced(signer: str = REQUESTER, **changes: object) -> Act:
+@_act
+def _announced(r: Round, /, signer: str = REQUESTER, **changes: object) -> httpx.Response:
     """The announcement of this round, with other content, or by somebody else."""
-
-    def attack(r: Round) -> httpx.Response:
-        changed = r.announcement.model_copy(update=changes)
-        return r.announce_as_is(sign(changed, signer, r.client(signer).keys.signing))
-
-    return attack
+    body = _signed(r, r.announcement.model_copy(update=changes), signer)
+    return r.sites.me.send(Side.A, "POST", r.path(paths.ANNOUNCEMENT), body)
 
 
-def too_few_listed(r: Round) -> httpx.Response:
-    body = sign(r.announcement, REQUESTER, r.sites.me.keys.signing).canonical()
+def _too_few_listed(r: Round) -> httpx.Response:
+    body = _signed(r, r.announcement)
     fewer = body.replace(b',"hospital-3","hospital-4"]', b"]")
     assert fewer != body
     return r.sites.me.send(Side.A, "POST", r.path(paths.ANNOUNCEMENT), fewer)
 
 
-def wrong_version_of_a_study(r: Round) -> httpx.Response:
-    body = sign(r.sites.study, REQUESTER, r.sites.me.keys.signing).canonical()
-    return r.sites.me.send(Side.A, "POST", paths.STUDIES, body.replace(PROTOCOL_VERSION.encode(), _NO_VERSION.encode()))
+def _wrong_version_of_a_study(r: Round) -> httpx.Response:
+    body = _signed(r, r.sites.study).replace(PROTOCOL_VERSION.encode(), _NO_VERSION.encode())
+    return r.sites.me.send(Side.A, "POST", paths.STUDIES, body)
 
 
-def study_with(signer: str = REQUESTER, **changes: object) -> Act:
-    """Another study, with these changes."""
-
-    def attack(r: Round) -> httpx.Response:
-        study = r.sites.study.model_copy(update={"name": "another", **changes})
-        body = sign(study, signer, r.client(signer).keys.signing).canonical()
-        return r.client(signer).send(Side.A, "POST", paths.STUDIES, body)
-
-    return attack
+@_act
+def _study_with(r: Round, /, signer: str = REQUESTER, **changes: object) -> httpx.Response:
+    study = r.sites.study.model_copy(update={"name": "another", **changes})
+    return r.client(signer).send(Side.A, "POST", paths.STUDIES, _signed(r, study, signer))
 
 
-def ready_for_somebody_else(r: Round) -> httpx.Response:
+def _ready_for_somebody_else(r: Round) -> httpx.Response:
     notice = ReadyNotice(study_digest=r.sites.study.digest(), site=OTHER).canonical()
     return r.client(VICTIM).send(Side.A, "POST", r.path(paths.READY), notice)
 
 
-def queries(sender: str = REQUESTER, side: Side = Side.B, short_by: int = 0, **changes: object) -> Act:
+@_act
+def _queries(
+    r: Round, /, sender: str = REQUESTER, side: Side = Side.B, short_by: int = 0, **changes: object
+) -> httpx.Response:
     """The vector half of the requester's queries for B, with another header or length."""
-
-    def attack(r: Round) -> httpx.Response:
-        stated_by_both = there(r.current.transcript, "transcript").message
-        targets = tuple(site for site in r.agreed if site != REQUESTER)
-        honest = Queries(stated_by_both.digest(), Side.B, targets, SMALL).header(1)
-        stated = QueryHeader(**(dict(honest) | changes))
-        body = to_bytes(np.zeros(SMALL * len(targets), dtype=np.uint64))
-        parts = forged.Parts(
-            stated.canonical(),
-            body[: len(body) - short_by],
-            r.federation.roster.operator_b.sealing,
-            secrets.token_bytes(32),
-            secrets.token_bytes(32),
-        )
-        return r.client(sender).send(side, "POST", r.path(paths.QUERIES), parts.sealed())
-
-    return attack
+    stated_by_both = there(r.current.transcript, "transcript").message
+    targets = tuple(site for site in r.agreed if site != REQUESTER)
+    honest = Queries(stated_by_both.digest(), Side.B, targets, SMALL).header(1)
+    header = QueryHeader(**(dict(honest) | changes)).canonical()
+    body = to_bytes(np.zeros(SMALL * len(targets), dtype=np.uint64))
+    content_key, salt = secrets.token_bytes(32), secrets.token_bytes(32)
+    recipient = r.federation.roster.operator_b.sealing
+    parts = forged.Parts(header, body[: len(body) - short_by], recipient, content_key, salt)
+    return r.client(sender).send(side, "POST", r.path(paths.QUERIES), parts.sealed())
 
 
-def release(*sites: str, signer: str = REQUESTER, side: Side = Side.A, **changes: object) -> Act:
+@_act
+def _release(r: Round, *sites: str, signer: str = REQUESTER, side: Side = Side.A, **changes: object) -> httpx.Response:
     """A release set over these sites, whoever signs it."""
-
-    def attack(r: Round) -> httpx.Response:
-        agreed = there(r.current.agreed_set, "agreed set").message
-        chosen = forged.release_set(agreed, sites or r.agreed).model_copy(update=changes)
-        body = sign(chosen, signer, r.client(signer).keys.signing).canonical()
-        return r.sites.me.send(side, "PUT", r.path(paths.RELEASE_SET), body)
-
-    return attack
+    agreed = there(r.current.agreed_set, "agreed set").message
+    chosen = forged.release_set(agreed, sites or r.agreed).model_copy(update=changes)
+    return r.sites.me.send(side, "PUT", r.path(paths.RELEASE_SET), _signed(r, chosen, signer))
 
 
 def _empty_set(r: Round, number: int) -> AgreedSet:
@@ -278,55 +349,38 @@ def _empty_set(r: Round, number: int) -> AgreedSet:
     )
 
 
-def release_of_an_older_round(r: Round) -> httpx.Response:
+def _release_of_an_older_round(r: Round) -> httpx.Response:
     number = max(1, r.number - 1)
-    chosen = forged.release_set(_empty_set(r, number), SITES)
-    body = sign(chosen, REQUESTER, r.sites.me.keys.signing).canonical()
+    body = _signed(r, forged.release_set(_empty_set(r, number), SITES))
     return r.sites.me.send(Side.A, "PUT", r.path(paths.RELEASE_SET, round=number), body)
 
 
 # --- letters ----------------------------------------------------------------------------------------------------------
 
 
-def letter(topic: str, size: int, sender: str = VICTIM, recipient: str = REQUESTER) -> Act:
-    return lambda r: r.client(sender).send(
-        Side.A, "PUT", r.path(paths.MAIL, topic=topic, recipient=recipient), bytes(size)
-    )
+@_act
+def _letter(r: Round, topic: str, size: int, sender: str = VICTIM, recipient: str = REQUESTER) -> httpx.Response:
+    return r.client(sender).send(Side.A, "PUT", r.path(paths.MAIL, topic=topic, recipient=recipient), bytes(size))
 
 
-def letter_without_a_length(size: int) -> Act:
-    """A letter whose request does not say how long it is."""
-
-    def attack(r: Round) -> httpx.Response:
-        client, path = r.client(VICTIM), r.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
-        return client.post(client.enclose(Side.A, "PUT", path, bytes(size)), chunked=True)
-
-    return attack
+@_act
+def _letter_without_a_length(r: Round, size: int) -> httpx.Response:
+    client, path = r.client(VICTIM), r.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
+    return client.post(client.enclose(Side.A, "PUT", path, bytes(size)), chunked=True)
 
 
 # --- what server A, or somebody in its place, sends to server B -------------------------------------------------------
 
 
-def as_peer(template: str, body: bytes, **values: str | int) -> Act:
+def _as_peer(template: str, body: bytes) -> Act:
     """A frame that carries side A's own signature."""
-    return lambda r: _as_somebody(
-        r, r.federation.keys("operator-a"), Side.B, r.path(template, session=_SESSION, batch=0, **values), body, "POST"
-    )
+    return _by(_server_a, template, Side.B, body)
 
 
-def peer_with_another_key(r: Round) -> httpx.Response:
-    keys = forged.impostor(r.federation.keys("operator-a"), secrets.token_bytes(32))
-    return _as_somebody(r, keys, Side.B, r.path(paths.PEER_COLLECTED))
-
-
-def site_as_peer(r: Round) -> httpx.Response:
-    return _as_somebody(r, r.client(VICTIM).keys, Side.B, r.path(paths.PEER_COLLECTED))
-
-
-def other_set_to_lock(r: Round) -> httpx.Response:
-    signed = sign(_empty_set(r, r.number), "operator-a", r.federation.keys("operator-a").signing)
+def _other_set_to_lock(r: Round) -> httpx.Response:
+    signed = sign(_empty_set(r, r.number), "operator-a", _server_a(r).signing)
     body = b'{"agreed_set":' + signed.canonical() + b',"commitment_a":"' + b"00" * 32 + b'"}'
-    return as_peer(paths.PEER_LOCK, body)(r)
+    return _as_peer(paths.PEER_LOCK, body)(r)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -352,6 +406,7 @@ _MALFORMED, _SEAL, _LARGE, _CONFLICT = E.MALFORMED_MESSAGE, E.BROKEN_SEAL, E.TOO
 _UNSIGNED, _UNLISTED, _ROUND, _MISMATCH = E.BAD_SIGNATURE, E.NOT_LISTED, E.WRONG_ROUND, E.ANNOUNCEMENT_MISMATCH
 _SETTLED, _LOCKED, _MEASURED, _RELEASED = Phase.SETTLED, Phase.LOCKED, Phase.MEASURED, Phase.RELEASED
 _MEGABYTE: Final = 2**20
+_HOUR_S: Final = 3600
 _NOTICE: Final = sealed_small_length(NOTICE_BYTES)
 _MODEL: Final = sealed_length(4 * SMALL)
 _EVERYBODY: Final = paths.EVERY_SITE
@@ -364,170 +419,340 @@ _TOPICS: Final = (
 ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
     "share-of-something-else": (
         Row("in another site's name", lambda r: r.put(VICTIM, Side.A, r.honest[OTHER][Side.A].sealed()), _UNLISTED),
-        Row("bound to another announcement", for_another_announcement, _MISMATCH),
-        Row("another study's digest", header(study_digest="00" * 32), _MISMATCH),
-        Row("wrong round in the header", header(round=999), _ROUND),
-        Row("wrong attempt in the header", header(attempt=2), _ROUND),
-        Row("wrong length in the header", header(length=SMALL + 1), _MALFORMED),
-        Row("wrong protocol version", header(version=_NO_VERSION), E.OTHER_VERSION, says="moiety/9"),
-        Row("unknown field in the header", header(note="x"), _MALFORMED, says="note"),
+        Row("bound to another announcement", _for_another_announcement, _MISMATCH),
+        Row("another study's digest", _header(study_digest="00" * 32), _MISMATCH),
+        Row("wrong round in the header", _header(round=999), _ROUND),
+        Row("wrong attempt in the header", _header(attempt=2), _ROUND),
+        Row("wrong length in the header", _header(length=SMALL + 1), _MALFORMED),
+        Row("wrong protocol version", _header(version=_NO_VERSION), E.OTHER_VERSION, says="moiety/9"),
+        Row("unknown field in the header", _header(note="x"), _MALFORMED, says="note"),
         Row(
-            "share for the other side", share(lambda r: r.honest[VICTIM][Side.A].sealed()), _MALFORMED, says="side 'a'"
+            "share for the other side", _share(lambda r: r.honest[VICTIM][Side.A].sealed()), _MALFORMED, says="side 'a'"
         ),
-        Row("the other side's share first", the_others_share(VICTIM), _MALFORMED, says="vector"),
+        Row("the other side's share first", _the_others_share(VICTIM), _MALFORMED, says="vector"),
     ),
     "share-sealed-wrongly": (
-        Row(
-            "sealed to the wrong key", share(lambda r: forged.sealed_to_the_wrong_key(r.honest[VICTIM], Side.B)), _SEAL
-        ),
-        Row("truncated", sealed_then(forged.truncated), _SEAL),
-        Row("over-long", sealed_then(forged.over_long), _SEAL),
-        Row("a megabyte over-long", sealed_then(partial(forged.over_long, by=_MEGABYTE)), _LARGE),
-        Row("bit flipped", sealed_then(forged.bit_flipped), _SEAL),
-        Row("header changed after sealing", parts_then(altered_header), _SEAL),
-        Row("not sealed at all", share(lambda r: b"\x00" * 3000), _MALFORMED),
-        Row("empty body", share(lambda r: b""), _SEAL),
-        Row("chunks swapped", parts_then(forged.chunks_swapped), _SEAL, dimension=LARGE),
-        Row("last chunk missing", parts_then(forged.last_chunk_missing), _SEAL, says="last chunk", dimension=LARGE),
+        Row("sealed to the wrong key", _share(_to_the_wrong_key), _SEAL),
+        Row("truncated", _sealed_then(lambda sealed: sealed[:-1]), _SEAL),
+        Row("over-long", _sealed_then(lambda sealed: sealed + b"\0"), _SEAL),
+        Row("a megabyte over-long", _sealed_then(lambda sealed: sealed + bytes(_MEGABYTE)), _LARGE),
+        Row("bit flipped", _sealed_then(_bit_flipped), _SEAL),
+        Row("header changed after sealing", _parts_then(_altered_header), _SEAL),
+        Row("not sealed at all", _share(lambda r: b"\x00" * 3000), _MALFORMED),
+        Row("empty body", _share(lambda r: b""), _SEAL),
+        Row("chunks swapped", _parts_then(_chunks_swapped), _SEAL, dimension=LARGE),
+        Row("last chunk missing", _parts_then(_last_chunk_missing), _SEAL, says="last chunk", dimension=LARGE),
     ),
     "share-not-as-committed": (
         Row(
             "wrong commitment",
-            share(lambda r: forged.another_share_than_committed(r.honest[VICTIM], Side.B)),
+            _parts_then(lambda parts: replace(parts, plain=_bit_flipped(parts.plain)).sealed()),
             E.COMMITMENT_MISMATCH,
         ),
     ),
     "share-of-another-length": (
-        Row("vector too short", vector_of(by=-1), _MALFORMED, says="152"),
-        Row("vector too long", vector_of(by=1), _MALFORMED, says="168"),
-        Row("fifty times as long", vector_of(times=50), _MALFORMED, says="8000"),
+        Row("vector too short", _vector_of(by=-1), _MALFORMED, says="152"),
+        Row("vector too long", _vector_of(by=1), _MALFORMED, says="168"),
+        Row("fifty times as long", _vector_of(times=50), _MALFORMED, says="8000"),
     ),
     "share-out-of-turn": (
-        Row("a site that is not listed", of_a_stranger, _UNLISTED, says="is not listed"),
+        Row("a site that is not listed", _of_a_stranger, _UNLISTED, says="is not listed"),
         Row("wrong round in the address", lambda r: r.put(VICTIM, Side.A, b"x", round=999), _ROUND),
-        Row("after the lock, a late site", of_a_stranger, _ROUND, _LOCKED),
-        Row("before the announcement", share(lambda r: b"x"), _ROUND, _SETTLED),
+        Row("after the lock, a late site", _of_a_stranger, _ROUND, _LOCKED),
+        Row("before the announcement", _share(lambda r: b"x"), _ROUND, _SETTLED),
     ),
     "share-sent-twice": (
-        Row("same place, other bytes", same_id_other_bytes, _CONFLICT, recorded=True),
-        Row("both shares to one server", the_others_share(EARLY), _CONFLICT, recorded=True),
-        Row("after the lock", same_id_other_bytes, _CONFLICT, _LOCKED, recorded=True),
-        Row("after the release", same_id_other_bytes, _CONFLICT, _RELEASED, recorded=True),
+        Row("same place, other bytes", _same_id_other_bytes, _CONFLICT, recorded=True),
+        Row("both shares to one server", _the_others_share(EARLY), _CONFLICT, recorded=True),
+        Row("after the lock", _same_id_other_bytes, _CONFLICT, _LOCKED, recorded=True),
+        Row("after the release", _same_id_other_bytes, _CONFLICT, _RELEASED, recorded=True),
     ),
     "letters-of-every-size": (
         *(
-            Row(f"a notice of {size} bytes", letter("refusal", size), _MALFORMED, _SETTLED)
+            Row(f"a notice of {size} bytes", _letter("refusal", size), _MALFORMED, _SETTLED)
             for size in (0, 1, 74, _NOTICE - 1)
         ),
         *(
-            Row(f"a notice of {size} bytes", letter("refusal", size), _LARGE, _SETTLED)
+            Row(f"a notice of {size} bytes", _letter("refusal", size), _LARGE, _SETTLED)
             for size in (_NOTICE + 1, 2 * _NOTICE, _MEGABYTE)
         ),
-        Row("a megabyte without a stated length", letter_without_a_length(_MEGABYTE), _LARGE, _SETTLED),
-        Row("a model a byte too long", letter("checkpoint-0", _MODEL + 1, REQUESTER, _EVERYBODY), _LARGE),
-        Row("fifty models in one", letter("checkpoint-0", 50 * _MODEL, REQUESTER, _EVERYBODY), _LARGE),
+        Row("a megabyte without a stated length", _letter_without_a_length(_MEGABYTE), _LARGE, _SETTLED),
+        Row("a model a byte too long", _letter("checkpoint-0", _MODEL + 1, REQUESTER, _EVERYBODY), _LARGE),
+        Row("fifty models in one", _letter("checkpoint-0", 50 * _MODEL, REQUESTER, _EVERYBODY), _LARGE),
     ),
     "letters-of-made-up-topics": (
-        *(Row(f"topic {topic}", letter(topic, _NOTICE), None) for topic in _TOPICS),
-        Row("a model that no round made", letter("checkpoint-1", _MODEL, REQUESTER, _EVERYBODY), _ROUND),
-        Row("a welcome to it", letter("welcome-1", 1000, REQUESTER, VICTIM), _ROUND),
-        Row("a model for one site", letter("checkpoint-0", _MODEL, REQUESTER, VICTIM), _UNLISTED),
-        Row("a decline of who is not listed", letter("decline-1", _NOTICE, STRANGER), _UNLISTED),
+        *(Row(f"topic {topic}", _letter(topic, _NOTICE), None) for topic in _TOPICS),
+        Row("a model that no round made", _letter("checkpoint-1", _MODEL, REQUESTER, _EVERYBODY), _ROUND),
+        Row("a welcome to it", _letter("welcome-1", 1000, REQUESTER, VICTIM), _ROUND),
+        Row("a model for one site", _letter("checkpoint-0", _MODEL, REQUESTER, VICTIM), _UNLISTED),
+        Row("a decline of who is not listed", _letter("decline-1", _NOTICE, STRANGER), _UNLISTED),
     ),
     "studies-with-a-dealer": (
-        Row("a dealer's correlations", study_with(correlation_source="dealer"), _MALFORMED),
-        Row("another roster", study_with(roster_digest="00" * 32), _MISMATCH),
-        Row("created by a site", study_with(signer=VICTIM), _UNLISTED),
+        Row("a dealer's correlations", _study_with(correlation_source="dealer"), _MALFORMED),
+        Row("another roster", _study_with(roster_digest="00" * 32), _MISMATCH),
+        Row("created by a site", _study_with(signer=VICTIM), _UNLISTED),
     ),
     "announcements-out-of-turn": (
-        Row("another announcement of this round", announced(model_digest="22" * 32), _CONFLICT, recorded=True),
-        Row("of a later round", announced(round=10**5), _ROUND, _SETTLED),
-        Row("names unknown sites", announced(listed=(*SITES[1:], "nobody")), _MALFORMED, _SETTLED, says="nobody"),
+        Row("another announcement of this round", _announced(model_digest="22" * 32), _CONFLICT, recorded=True),
+        Row("of a later round", _announced(round=10**5), _ROUND, _SETTLED),
+        Row("names unknown sites", _announced(listed=(*SITES[1:], "nobody")), _MALFORMED, _SETTLED, says="nobody"),
         Row(
             "below the study's least number",
-            announced(least_contributors=2),
+            _announced(least_contributors=2),
             _MALFORMED,
             _SETTLED,
             says="below the study's 3",
         ),
-        Row("fewer sites than it promises", too_few_listed, _MALFORMED, _SETTLED),
+        Row("fewer sites than it promises", _too_few_listed, _MALFORMED, _SETTLED),
     ),
     "announcements-that-open-more": (
-        Row("of another study", announced(study_digest="00" * 32), _MISMATCH, _SETTLED),
-        Row("closes in centuries", announced(closes_at_s=10**10), _MALFORMED, _SETTLED, says="round_deadline_s"),
+        Row("of another study", _announced(study_digest="00" * 32), _MISMATCH, _SETTLED),
+        Row("closes in centuries", _announced(closes_at_s=10**10), _MALFORMED, _SETTLED, says="round_deadline_s"),
         *(
-            Row(f"opens {opens.value}", announced(opens=opens), _MALFORMED, _SETTLED)
+            Row(f"opens {opens.value}", _announced(opens=opens), _MALFORMED, _SETTLED)
             for opens in (Needs.PAIRS, Needs.NORMS, Needs.INNER_PRODUCTS)
         ),
     ),
     "messages-in-the-requesters-place": (
-        Row("announcement by a site", announced(signer=VICTIM), _UNSIGNED, _SETTLED),
-        Row("ready for somebody else", ready_for_somebody_else, _UNLISTED),
-        Row("queries of a site", queries(sender=VICTIM), _UNLISTED, _LOCKED),
-        Row("a site as the other server", site_as_peer, _UNLISTED),
-        Row("release by a site", release(signer=VICTIM), _UNSIGNED, _MEASURED),
+        Row("announcement by a site", _announced(signer=VICTIM), _UNSIGNED, _SETTLED),
+        Row("ready for somebody else", _ready_for_somebody_else, _UNLISTED),
+        Row("queries of a site", _queries(sender=VICTIM), _UNLISTED, _LOCKED),
+        Row("a site as the other server", _by(_victim, paths.PEER_COLLECTED, Side.B), _UNLISTED),
+        Row("release by a site", _release(signer=VICTIM), _UNSIGNED, _MEASURED),
     ),
     "messages-that-do-not-parse": (
-        Row("malformed JSON", post(paths.ANNOUNCEMENT, b'{"message":'), _MALFORMED, says="JSON"),
-        Row("JSON of another kind", post(paths.ANNOUNCEMENT, b"[1, 2]"), _MALFORMED),
-        Row("five megabytes", post(paths.ANNOUNCEMENT, b" " * 5 * _MEGABYTE), _LARGE),
-        Row("another version", wrong_version_of_a_study, E.OTHER_VERSION, says=_NO_VERSION),
-        Row("unknown study", unknown_study, E.UNKNOWN_STUDY, says="elsewhere"),
+        Row("malformed JSON", _post(paths.ANNOUNCEMENT, b'{"message":'), _MALFORMED, says="JSON"),
+        Row("JSON of another kind", _post(paths.ANNOUNCEMENT, b"[1, 2]"), _MALFORMED),
+        Row("five megabytes", _post(paths.ANNOUNCEMENT, b" " * 5 * _MEGABYTE), _LARGE),
+        Row("another version", _wrong_version_of_a_study, E.OTHER_VERSION, says=_NO_VERSION),
+        Row("unknown study", _unknown_study, E.UNKNOWN_STUDY, says="elsewhere"),
     ),
     "queries-of-its-own-choice": (
-        Row("wrong length", queries(length=SMALL + 1), _MALFORMED, _LOCKED, says="length"),
-        Row("cut short", queries(short_by=8), _MALFORMED, _LOCKED, says="bytes"),
-        Row("sites not in the set", queries(targets=(STRANGER, *SITES[2:])), _MALFORMED, _LOCKED),
-        Row("one site only", queries(targets=(VICTIM,)), _MALFORMED, _LOCKED),
-        Row("another challenge", queries(transcript_digest="00" * 32), E.TRANSCRIPT_MISMATCH, _LOCKED),
-        Row("for the other side", queries(side=Side.A), _MALFORMED, _LOCKED),
-        Row("before the lock", post(paths.QUERIES, b"x"), _ROUND),
-        Row("other ones, later", queries(), _CONFLICT, _MEASURED, recorded=True),
+        Row("wrong length", _queries(length=SMALL + 1), _MALFORMED, _LOCKED, says="length"),
+        Row("cut short", _queries(short_by=8), _MALFORMED, _LOCKED, says="bytes"),
+        Row("sites not in the set", _queries(targets=(STRANGER, *SITES[2:])), _MALFORMED, _LOCKED),
+        Row("one site only", _queries(targets=(VICTIM,)), _MALFORMED, _LOCKED),
+        Row("another challenge", _queries(transcript_digest="00" * 32), E.TRANSCRIPT_MISMATCH, _LOCKED),
+        Row("for the other side", _queries(side=Side.A), _MALFORMED, _LOCKED),
+        Row("before the lock", _post(paths.QUERIES, b"x"), _ROUND),
+        Row("other ones, later", _queries(), _CONFLICT, _MEASURED, recorded=True),
     ),
     "release-of-two": (
-        Row("below the announced number", release(*SITES[:3]), _MALFORMED, _MEASURED, says="at least 3"),
-        Row("beyond the agreed set", release(*SITES, STRANGER), _MALFORMED, _MEASURED),
-        Row("a site twice", release(*SITES, LAST), _MALFORMED, _MEASURED),
-        Row("without the requester", release(*SITES[1:]), _MALFORMED, _MEASURED),
-        Row("for another agreed set", release(agreed_set_digest="00" * 32), _MISMATCH, _MEASURED),
-        Row("before the opening", release(), _ROUND, _LOCKED),
+        Row("below the announced number", _release(*SITES[:3]), _MALFORMED, _MEASURED, says="at least 3"),
+        Row("beyond the agreed set", _release(*SITES, STRANGER), _MALFORMED, _MEASURED),
+        Row("a site twice", _release(*SITES, LAST), _MALFORMED, _MEASURED),
+        Row("without the requester", _release(*SITES[1:]), _MALFORMED, _MEASURED),
+        Row("for another agreed set", _release(agreed_set_digest="00" * 32), _MISMATCH, _MEASURED),
+        Row("before the opening", _release(), _ROUND, _LOCKED),
     ),
     "release-twice": (
-        Row("at server A", release(*SITES[:4]), _CONFLICT, _RELEASED, recorded=True),
-        Row("at server B", release(*SITES[:4], side=Side.B), _CONFLICT, _RELEASED, recorded=True),
-        Row("of an older round", release_of_an_older_round, _ROUND),
+        Row("at server A", _release(*SITES[:4]), _CONFLICT, _RELEASED, recorded=True),
+        Row("at server B", _release(*SITES[:4], side=Side.B), _CONFLICT, _RELEASED, recorded=True),
+        Row("of an older round", _release_of_an_older_round, _ROUND),
     ),
     "output-for-an-outsider": (
         Row("not listed", lambda r: r.client(STRANGER).send(Side.A, "GET", r.path(paths.OUTPUT)), _UNLISTED, _RELEASED),
     ),
     "server-lies-about-who-contributed": (
-        Row("a set that B does not hold", other_set_to_lock, E.PROTOCOL_VIOLATION),
-        Row("another set after the lock", other_set_to_lock, _CONFLICT, _LOCKED),
+        Row("a set that B does not hold", _other_set_to_lock, E.PROTOCOL_VIOLATION),
+        Row("another set after the lock", _other_set_to_lock, _CONFLICT, _LOCKED),
     ),
     "server-sends-broken-frames": (
-        Row("shorter than its length", as_peer(paths.PEER_EXTEND, b"\x00"), _MALFORMED),
-        Row("says too much", as_peer(paths.PEER_EXTEND, b"\xff\xff\xff\xff{}"), _MALFORMED),
-        Row("a broken message", as_peer(paths.PEER_EXTEND, b"\x00\x00\x00\x02{]"), _MALFORMED),
-        Row("of another kind", as_peer(paths.PEER_PRODUCTS, _BATCH), _MALFORMED, _LOCKED),
-        Row("for a session that is not open", as_peer(paths.PEER_EXTEND, _BATCH), E.UNKNOWN_RESOURCE),
-        Row("other products for the same attempt", as_peer(paths.PEER_PRODUCTS, _PRODUCTS), _CONFLICT, _MEASURED),
+        Row("shorter than its length", _as_peer(paths.PEER_EXTEND, b"\x00"), _MALFORMED),
+        Row("says too much", _as_peer(paths.PEER_EXTEND, b"\xff\xff\xff\xff{}"), _MALFORMED),
+        Row("a broken message", _as_peer(paths.PEER_EXTEND, b"\x00\x00\x00\x02{]"), _MALFORMED),
+        Row("of another kind", _as_peer(paths.PEER_PRODUCTS, _BATCH), _MALFORMED, _LOCKED),
+        Row("for a session that is not open", _as_peer(paths.PEER_EXTEND, _BATCH), E.UNKNOWN_RESOURCE),
+        Row(
+            "other products for the same attempt", _as_peer(paths.PEER_PRODUCTS, _OTHER_PRODUCTS), _CONFLICT, _MEASURED
+        ),
     ),
     "requests-badly-signed": (
-        Row("site not in the roster", site_not_in_the_roster, _UNSIGNED, says="does not match"),
-        Row("signature of another key", signature_of_another_key, _UNSIGNED),
-        Row("bad signature", bad_signature, _UNSIGNED),
+        Row("site not in the roster", _by(_nobody), _UNSIGNED, says="does not match"),
+        Row("signature of another key", _by_impostor(_victim), _UNSIGNED),
+        Row("bad signature", _bad_signature, _UNSIGNED),
         Row("missing signature", lambda r: r.sites.me.post(replace(_asked_view(r), headers=[])), _UNSIGNED),
-        *(Row(f"{name} left out of the signature", component_left_out(name), _UNSIGNED) for name in _COMPONENTS),
-        Row("a peer with another key", peer_with_another_key, _UNSIGNED),
+        *(Row(f"{name} left out of the signature", _component_left_out(name), _UNSIGNED) for name in _COMPONENTS),
+        Row("a peer with another key", _by_impostor(_server_a, paths.PEER_COLLECTED, Side.B), _UNSIGNED),
     ),
     "requests-out-of-their-minute": (
-        Row("expired signature", signed_at(-3600), _UNSIGNED, says="s ago"),
-        Row("future-dated signature", signed_at(3600), _UNSIGNED, says="future"),
-        Row("replayed signature", replayed, _UNSIGNED, says="nonce"),
-        Row("replayed at the other server", replayed_at_the_other_server, _UNSIGNED),
+        Row("expired signature", _signed_at(-_HOUR_S), _UNSIGNED, says="s ago"),
+        Row("future-dated signature", _signed_at(_HOUR_S), _UNSIGNED, says="future"),
+        Row("replayed signature", _replayed(Side.A), _UNSIGNED, says="nonce"),
+        Row("replayed at the other server", _replayed(Side.B), _UNSIGNED),
     ),
     "requests-with-another-body": (
-        Row("wrong content digest", wrong_content_digest, _UNSIGNED, says="digest"),
-        Row("flat digest of a contribution", flat_digest_of_a_contribution, _UNSIGNED, says="sealed-digest"),
+        Row("wrong content digest", _wrong_content_digest, _UNSIGNED, says="digest"),
+        Row("flat digest of a contribution", _flat_digest_of_a_contribution, _UNSIGNED, says="sealed-digest"),
     ),
 }
+
+# --- sent in rounds of two real servers -------------------------------------------------------------------------------
+
+_PROBLEM = {"type", "title", "status", "detail", "code"}
+_STATUS: Final = {
+    **dict.fromkeys((E.MALFORMED_MESSAGE, E.BROKEN_SEAL, E.COMMITMENT_MISMATCH, E.OTHER_VERSION), 400),
+    **{E.BAD_SIGNATURE: 401, E.NOT_LISTED: 403, E.UNKNOWN_STUDY: 404, E.UNKNOWN_RESOURCE: 404, E.TOO_LARGE: 413},
+    **dict.fromkeys((E.WRONG_ROUND, E.ANNOUNCEMENT_MISMATCH, E.CONFLICTING_MESSAGE), 409),
+    **dict.fromkeys((E.TRANSCRIPT_MISMATCH, E.PROTOCOL_VIOLATION), 409),
+}
+"""The status that goes with each refusal below, said once more than in the servers' own table."""
+
+
+def _refused(rows: Sequence[Row], folder: Path) -> Found:
+    with pair_in_memory(folder, [*SITES, STRANGER]) as pair:
+        # Messages that the same round can refuse one after the other, since a refused one leaves it as it was.
+        together: dict[tuple[Phase, int], list[Row]] = {}
+        for row in rows:
+            together.setdefault((row.phase, row.dimension), []).append(row)
+        return found([reached for some in together.values() for reached in _reached(pair, some)])
+
+
+def _reached(pair: Pair[ServersInMemory], rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what each message reached, if anything. After one that did, the next finds a new honest round."""
+    opened = None
+    for row in rows:
+        opened = opened or _at(pair, row)
+        before, kept = opened.everything_stored(), refusals(pair.federation)
+        answer = row.act(opened)
+        wrong = _wrong_answer(answer, row) or _changed(opened, before, kept, row)
+        if wrong:
+            yield f"{row.name}: {wrong}"
+            pair.new_study(row.dimension)
+            opened = None
+    if opened is not None:
+        opened.finish()
+        if opened.agreed != SITES:
+            yield f"the round went on with {', '.join(opened.agreed)} alone"
+
+
+def _at(pair: Pair[ServersInMemory], row: Row) -> Round:
+    queried = row.phase in (Phase.LOCKED, Phase.MEASURED)
+    opened = pair.round(row.dimension, opens=Needs.DISTANCES if queried else Needs.NOTHING)
+    opened.advance(row.phase)
+    return opened
+
+
+def _wrong_answer(answer: httpx.Response, row: Row) -> str:
+    if answer.is_success:
+        return "taken"
+    if not answer.headers.get("content-type", "").endswith("json") and not answer.content.startswith(b"{"):
+        return f"refused otherwise, by {answer.status_code} and no problem"
+    body = answer.json()
+    if row.code is None:
+        return "" if answer.is_client_error else f"refused otherwise, by {answer.status_code}"
+    status, told = _STATUS[row.code], (answer.status_code, body.get("status"), body.get("code"))
+    if set(body) != _PROBLEM or told != (status, status, row.code):
+        return f"refused otherwise, by {answer.status_code} {body.get('code')}"
+    return "" if row.says in body["detail"] else f"refused without {row.says!r}"
+
+
+def _changed(opened: Round, before: list[object], kept: list[tuple[str, str, str]], row: Row) -> str:
+    if opened.everything_stored() != before:
+        return "refused, and changed what is stored or seen"
+    noted = [code for _, _, code in refusals(opened.federation)[len(kept) :]]
+    return "" if noted == [row.code] * row.recorded else f"refused, and recorded as {noted}"
+
+
+# --- with the defence taken out ---------------------------------------------------------------------------------------
+
+_COLLECT: Final = "servers.rounds.contributions."
+_FINISH: Final = SealedReader.finish
+_PRODUCTS: Final = Answering.products
+
+
+def any_header(part: object, raw: bytes) -> ContributionHeader:
+    return ContributionHeader.parse(raw)
+
+
+def _any_length(opening: _Opening[ContributionHeader]) -> ContributionHeader:
+    opening._take(opening.reader.finish())
+    header = opening._header
+    assert isinstance(header, ContributionHeader)
+    return header
+
+
+def _without_its_end(reader: SealedReader) -> bytes:
+    """Take what came as all: the last chunk need not say that it is the last."""
+    try:
+        return _FINISH(reader)
+    except BrokenSeal:
+        return b""
+
+
+def unsigned(signed: Signed[Message], *_: object) -> Message:
+    """Takes the place of ``require_signatures``."""
+    return signed.message
+
+
+async def _whatever_came_first(answering: Answering, study: StudyRecord, key: RoundKey, frame: bytes) -> bytes:
+    """Other masked vectors get the answer that the first ones got."""
+    stored = answering.server.store.answer(key, AnswerKind.PRODUCTS)
+    return await _PRODUCTS(answering, study, key, frame) if stored is None else stored.body
+
+
+class _Anything:
+    """Hands on what does not parse as it came: its first use fails, by an error of the server's own."""
+
+    def __init__(self, kind: type[Message]) -> None:
+        self._kind = kind
+
+    def __class_getitem__(cls, kind: type[Message]) -> _Anything:
+        return cls(kind)
+
+    def parse(self, data: bytes) -> object:
+        try:
+            return Signed[self._kind].parse(data)  # type: ignore[name-defined]  # which message is said at run time
+        except MoietyError:
+            return data
+
+
+ANY_HEADER: Final[Mapping[str, object]] = {"protocol.messages.bodies.Part.require": any_header}
+ANY_LETTER: Final[Mapping[str, object]] = {
+    "servers.api.mail.most_bytes": lambda *_: 2**22,
+    "servers.api.mail.require_length": passes,
+}
+ANY_RELEASE: Final[Mapping[str, object]] = {"servers.rounds.release.answer": lambda *_: Reply.KEEP}
+_UNCOMMITTED: Final[Mapping[str, object]] = {"servers.rounds.intake.ContributionIntake.check_commitment": passes}
+_LENGTHS: Final[Mapping[str, object]] = {
+    "servers.rounds.intake._Opening.finish": _any_length,
+    f"{_COLLECT}most_bytes": lambda *_: 2**24,
+}
+_WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {
+    "share-of-something-else": ANY_HEADER,
+    "share-sealed-wrongly": {
+        "protocol.channel.sealing.SealedReader.finish": _without_its_end,
+        **_LENGTHS,
+        **_UNCOMMITTED,
+    },
+    "share-not-as-committed": _UNCOMMITTED,
+    "share-of-another-length": _LENGTHS,
+    "share-out-of-turn": {
+        f"{_COLLECT}_require_open": passes,
+        f"{_COLLECT}expected_sites": lambda *_: frozenset((*SITES, STRANGER)),
+    },
+    "share-sent-twice": {f"{_COLLECT}same_receipt": lambda server, study, known, digest: known.receipt},
+    "letters-of-every-size": ANY_LETTER,
+    "letters-of-made-up-topics": {"servers.api.mail.require_announced": passes},
+    "studies-with-a-dealer": {"servers.studies._require_own_correlations": passes},
+    "announcements-out-of-turn": {f"{_COLLECT}opens_round": lambda told, last, *_: last is None or last.final},
+    "announcements-that-open-more": {f"{_COLLECT}check_said": passes},
+    "messages-in-the-requesters-place": {
+        f"{_COLLECT}require_signatures": unsigned,
+        "servers.rounds.release.require_signatures": unsigned,
+    },
+    "messages-that-do-not-parse": {"servers.api.rounds.Signed": _Anything},
+    "queries-of-its-own-choice": {"protocol.messages.bodies.Queries.require": lambda _, raw: QueryHeader.parse(raw)},
+    "release-of-two": ANY_RELEASE,
+    "release-twice": ANY_RELEASE,
+    "output-for-an-outsider": {"servers.rounds.release._listed_now": lambda *_: True},
+    "server-lies-about-who-contributed": {"protocol.rounds.side_b._check_held": passes},
+    "server-sends-broken-frames": {"servers.rounds.side_b.Answering.products": _whatever_came_first},
+    "requests-badly-signed": NO_SIGNATURE_COUNTS,
+    "requests-out-of-their-minute": {
+        "protocol.channel.signing.require_time": passes,
+        "servers.store.sql.SqlStore.remember_nonce": passes,
+    },
+    "requests-with-another-body": {"servers.api.authentication.Caller.require_digest": passes},
+}
+ATTEMPTS: Final = {name: Attempt(partial(_refused, rows), _WITHOUT[name]) for name, rows in ROWS.items()}

@@ -24,17 +24,17 @@ Source: Phong et al. 2018; Geiping et al. 2020, Proposition 3.1; Boenisch et al.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
+from scipy.spatial.distance import cdist
 from torch import nn
 
 from client_agent.learning.data import Examples
@@ -50,7 +50,7 @@ from harness.datasets.registry import DataRequest, load_data
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.ring import derive
 from protocol.errors import ConfigurationError
-from protocol.messages.control import ModelSpec, PrivacySpec
+from protocol.messages.control import PrivacySpec
 
 _POOL: Final = 4000
 """Records of a pool at most, so that every digit of MNIST need not be unpacked for every run."""
@@ -80,7 +80,6 @@ class Target:
     """
 
     key: str
-    title: str
     data: str
     kind: BuiltIn
     widths: tuple[int, ...] = ()
@@ -92,9 +91,6 @@ class Target:
     @property
     def is_image(self) -> bool:
         return self.scale is not None
-
-    def spec(self, pool: Pool) -> ModelSpec:
-        return model_spec(self.kind, pool.shape, self.widths, pool.classes)
 
     def pool(self, folder: Path | None) -> Pool:
         """Raises: ConfigurationError, where public data are missing"""
@@ -137,18 +133,18 @@ _USUAL: Final = PrivacySpec(record_clip=1.0, noise_multiplier=1.0)
 _PIXELS: Final = (1.0, 0.0)
 _MNIST: Final = (DEVIATION, MEAN)
 TARGETS: Final = (
-    Target("breast-linear", "breast cancer, linear", "breast_cancer", "linear"),
-    Target("breast-mlp", "breast cancer, MLP of 64", "breast_cancer", "mlp", (64,)),
-    Target("heart-linear", "heart disease, linear", "heart_disease", "linear"),
-    Target("heart-mlp", "heart disease, MLP of 64", "heart_disease", "mlp", (64,)),
-    Target("digits-linear", "digits, linear", "digits", "linear", (), "", 10, _PIXELS),
-    Target("digits-mlp", "digits, MLP of 144", "digits", "mlp", (144,), "", 10, _PIXELS),
-    Target("mnist-mlp", "MNIST, MLP of 128", "mnist", "mlp", (128,), "A", 10, _MNIST),
-    Target("mnist-cnn", "MNIST, convolutions", "mnist", "cnn", (16, 32, 64), "A", 10, _MNIST),
-    Target("heart-noise-little", "heart disease, MLP of 64, noise 0.1", "heart_disease", "mlp", (64,), privacy=_LITTLE),
-    Target("heart-noise", "heart disease, MLP of 64, noise 1", "heart_disease", "mlp", (64,), privacy=_USUAL),
-    Target("digits-noise-little", "digits, MLP of 144, noise 0.1", "digits", "mlp", (144,), "", 10, _PIXELS, _LITTLE),
-    Target("digits-noise", "digits, MLP of 144, noise 1", "digits", "mlp", (144,), "", 10, _PIXELS, _USUAL),
+    Target("breast-linear", "breast_cancer", "linear"),
+    Target("breast-mlp", "breast_cancer", "mlp", (64,)),
+    Target("heart-linear", "heart_disease", "linear"),
+    Target("heart-mlp", "heart_disease", "mlp", (64,)),
+    Target("digits-linear", "digits", "linear", (), "", 10, _PIXELS),
+    Target("digits-mlp", "digits", "mlp", (144,), "", 10, _PIXELS),
+    Target("mnist-mlp", "mnist", "mlp", (128,), "A", 10, _MNIST),
+    Target("mnist-cnn", "mnist", "cnn", (16, 32, 64), "A", 10, _MNIST),
+    Target("heart-noise-little", "heart_disease", "mlp", (64,), privacy=_LITTLE),
+    Target("heart-noise", "heart_disease", "mlp", (64,), privacy=_USUAL),
+    Target("digits-noise-little", "digits", "mlp", (144,), "", 10, _PIXELS, _LITTLE),
+    Target("digits-noise", "digits", "mlp", (144,), "", 10, _PIXELS, _USUAL),
 )
 """A small network for tables, the demo's for digits, and two for MNIST, the second without a dense first layer."""
 
@@ -206,18 +202,18 @@ def _images(target: Target, pool: Pool, truth: Reals, candidates: Reals) -> Hit:
 
 
 def _nearest(truth: Reals, candidates: Reals) -> NDArray[np.int64]:
-    """The place of every true record's nearest candidate, by squared distance."""
     usable = np.nan_to_num(candidates, nan=1e6, posinf=1e6, neginf=-1e6)
-    apart = (truth**2).sum(axis=1)[:, None] - 2 * truth @ usable.T + (usable**2).sum(axis=1)[None]
-    return np.asarray(np.argmin(apart, axis=1), np.int64)
+    return np.asarray(np.argmin(cdist(truth, usable), axis=1), np.int64)
 
 
 _LEAST: Final = 1e-7
 """Below this part of the largest bias gradient a row says nothing but rounding."""
 
 
-def rows_over_biases(model: nn.Module, gradient: Reals) -> Reals:
+def rows_over_biases(model: nn.Module, gradient: Reals, least: float = 0.0) -> Reals:
     """Return every row over its bias, float64[rows that fired, inputs]; none where the first layer is not dense.
+
+    A bias's gradient below ``least`` is none.
 
     Shapes:   gradient float64[D], in the order of the flat vector
     """
@@ -227,56 +223,58 @@ def rows_over_biases(model: nn.Module, gradient: Reals) -> Reals:
     rows, inputs = first.out_features, first.in_features
     weights = gradient[: rows * inputs].reshape(rows, inputs)
     biases = gradient[rows * inputs : rows * (inputs + 1)]
-    fired = np.abs(biases) > _LEAST * max(float(np.abs(biases).max()), np.finfo(np.float64).tiny)
+    fired = np.abs(biases) > max(least, _LEAST * float(np.abs(biases).max()), np.finfo(np.float64).tiny)
     return np.asarray(weights[fired] / biases[fired, None])
 
 
 _RATE: Final = 0.1
-_SHRINK: Final = ((0.5, 0.1), (0.8, 0.01))
-"""Parts of the steps, and the part of the first rate that counts from there on."""
+_SHRINKS_AT: Final = (0.5, 0.8)
+"""Parts of the steps from which on the rate is a tenth of what it was."""
 _TINY: Final = 1e-12
 
 
-@dataclass(frozen=True)
-class Descent:
-    """``variation``: how much total variation counts, 0 for tables, which take the distance and not the angle."""
+def descend(
+    model: nn.Module,
+    gradient: Reals,
+    labels: NDArray[np.int64],
+    shape: tuple[int, ...],
+    seed: int,
+    steps: int,
+    variation: float = 0.0,
+) -> Reals:
+    """As many records as there are labels, from standard normal ones, float64[n, inputs].
 
-    steps: int
-    variation: float = 0.0
+    ``variation``: how much total variation counts, 0 for tables, which take the distance and not the angle.
 
-    def records(
-        self, model: nn.Module, gradient: Reals, labels: NDArray[np.int64], shape: tuple[int, ...], seed: int
-    ) -> Reals:
-        """As many records as there are labels, from standard normal ones, float64[n, inputs].
+    Shapes:   gradient float64[D], the mean over the labels' records
+    """
+    drawn = torch.Generator().manual_seed(seed)
+    found = torch.randn((len(labels), *shape), generator=drawn).requires_grad_(True)
+    target, y = torch.from_numpy(gradient.astype(np.float32)), torch.from_numpy(labels)
+    optimiser = torch.optim.Adam([found], lr=_RATE)
+    rate = torch.optim.lr_scheduler.MultiStepLR(optimiser, [round(part * steps) for part in _SHRINKS_AT])
+    model.eval()
+    for _ in range(steps):
+        (downhill,) = torch.autograd.grad(_apart(model, found, y, target, variation), found)
+        found.grad = downhill.sign()
+        optimiser.step()
+        rate.step()
+    return found.detach().flatten(1).numpy().astype(np.float64)
 
-        Shapes:   gradient float64[D], the mean over the labels' records
-        """
-        drawn = torch.Generator().manual_seed(seed)
-        found = torch.randn((len(labels), *shape), generator=drawn).requires_grad_(True)
-        target, y = torch.from_numpy(gradient.astype(np.float32)), torch.from_numpy(labels)
-        optimiser = torch.optim.Adam([found], lr=_RATE)
-        milestones = [round(part * self.steps) for part, _ in _SHRINK]
-        model.eval()
-        for step in range(self.steps):
-            for milestone, (_, factor) in zip(milestones, _SHRINK, strict=True):
-                if step == milestone:
-                    optimiser.param_groups[0]["lr"] = _RATE * factor
-            (downhill,) = torch.autograd.grad(self._apart(model, found, y, target), found)
-            found.grad = downhill.sign()
-            optimiser.step()
-        return found.detach().flatten(1).numpy().astype(np.float64)
 
-    def _apart(self, model: nn.Module, found: torch.Tensor, y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(model(found), y)
-        parameters = [parameter for _, parameter in shared_parameters(model)]
-        parts = torch.autograd.grad(loss, parameters, create_graph=True)
-        made = torch.cat([part.reshape(-1) for part in parts])
-        if not self.variation:
-            apart: torch.Tensor = ((made - target) ** 2).sum() / (target**2).sum().clamp_min(_TINY)
-            return apart
-        lengths = (made.norm() * target.norm()).clamp_min(_TINY)
-        angle: torch.Tensor = 1 - (made * target).sum() / lengths
-        return angle + self.variation * _variation(found)
+def _apart(
+    model: nn.Module, found: torch.Tensor, y: torch.Tensor, target: torch.Tensor, variation: float
+) -> torch.Tensor:
+    loss = nn.functional.cross_entropy(model(found), y)
+    parameters = [parameter for _, parameter in shared_parameters(model)]
+    parts = torch.autograd.grad(loss, parameters, create_graph=True)
+    made = torch.cat([part.reshape(-1) for part in parts])
+    if not variation:
+        apart: torch.Tensor = ((made - target) ** 2).sum() / (target**2).sum().clamp_min(_TINY)
+        return apart
+    lengths = (made.norm() * target.norm()).clamp_min(_TINY)
+    angle: torch.Tensor = 1 - (made * target).sum() / lengths
+    return angle + variation * _variation(found)
 
 
 def _variation(images: torch.Tensor) -> torch.Tensor:
@@ -309,7 +307,6 @@ class Inverted(Hit):
 class InversionLine(Line):
     """One average over ``sites`` sites' gradients, ``batch`` records each."""
 
-    KEYS = ("target", "sites", "batch", "seed")
     format: str = FORMAT
     target: str
     sites: int
@@ -335,48 +332,43 @@ def _pool(target: Target, folder: Path | None) -> Pool:
     return target.pool(folder)
 
 
-@dataclass(frozen=True)
-class InvertedRun:
-    """One average to attack; ``steps`` are those of the descent."""
+def inverted_line(
+    target: Target, sites: int, batch: int, seed: int, folder: Path | None = None, steps: int = _STEPS
+) -> InversionLine:
+    """Attack one average; ``steps`` are those of the descent.
 
-    target: Target
-    sites: int
-    batch: int
-    seed: int
-    folder: Path | None = None
-    steps: int = _STEPS
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return (self.target.key, self.sites, self.batch, self.seed)
-
-    def line(self) -> InversionLine:
-        """Raises: ConfigurationError for data that are missing or too few"""
-        with timed() as seconds:
-            return self._line(seconds)
-
-    def _line(self, seconds: Callable[[], float]) -> InversionLine:
-        target, pool = self.target, _pool(self.target, self.folder)
-        draw = np.random.default_rng([self.seed, self.sites, self.batch])
-        true, others = self._dealt(pool, draw)
-        truth = _flat(true)
-        model = build_model(target.spec(pool), self.seed)
-        per_site = [true_part(true, self.batch, site) for site in range(self.sites)]
-        sent = [self._sent(model, part, site) for site, part in enumerate(per_site)]
+    Raises: ConfigurationError for data that are missing or too few
+    """
+    with timed() as seconds:
+        pool, draw = _pool(target, folder), np.random.default_rng([seed, sites, batch])
+        X, y, there = pool.examples.X, np.asarray(pool.examples.y), len(pool.examples)
+        if sites * batch >= there:
+            raise ConfigurationError(
+                f"{target.key}: {sites} sites of {batch} records and somebody to guess from need more than the {there} "
+                "records that there are"
+            )
+        dealt, left = np.split(draw.permutation(there), [sites * batch])
+        true, truth, others = Examples(X[dealt], y[dealt]), _flat(X[dealt]), _flat(X[left])
+        model = build_model(model_spec(target.kind, pool.shape, target.widths, pool.classes), seed)
+        sent = [
+            _sent(target, model, true_part(true, batch, site), f"noise {(target.key, sites, batch, seed)} {site}")
+            for site in range(sites)
+        ]
         gradient = np.stack(sent).mean(axis=0, dtype=np.float64)
-        analytic = rows_over_biases(model, gradient)
         variation = _VARIATION_OF_IMAGES if target.is_image else 0.0
-        descent = Descent(self.steps, variation).records(model, gradient, np.asarray(true.y), pool.shape, self.seed)
-        tried = max(len(analytic), len(descent))
-        guessed = [hit(target, pool, truth, one) for one in guesses(_flat(others), tried, draw)]
-        best = max(guessed, key=lambda one: (one.close, one.alike or 0.0))
-        found = [(How.ANALYTIC, len(analytic), hit(target, pool, truth, analytic))]
-        found += [(How.OPTIMISED, len(descent), hit(target, pool, truth, descent)), (How.GUESSED, tried, best)]
+        candidates = {
+            How.ANALYTIC: rows_over_biases(model, gradient),
+            How.OPTIMISED: descend(model, gradient, np.asarray(true.y), pool.shape, seed, steps, variation),
+        }
+        tried = max(map(len, candidates.values()))
+        guessed = [hit(target, pool, truth, one) for one in guesses(others, tried, draw)]
+        found = [(how, len(read), hit(target, pool, truth, read)) for how, read in candidates.items()]
+        found.append((How.GUESSED, tried, max(guessed, key=lambda one: (one.close, one.alike or 0.0))))
         return InversionLine(
             target=target.key,
-            sites=self.sites,
-            batch=self.batch,
-            seed=self.seed,
+            sites=sites,
+            batch=batch,
+            seed=seed,
             parameters=len(model_vector(model)),
             attacks=tuple(
                 Inverted(
@@ -390,29 +382,15 @@ class InvertedRun:
             versions=program_versions(),
         )
 
-    def _sent(self, model: nn.Module, part: Examples, site: int) -> Vector:
-        """One site's gradient, with the noise that the target's sites add, if any."""
-        if self.target.privacy is None:
-            return loss_gradient(model, part, _CPU)
-        grid, size = Grid.of(self.target.privacy), len(model_vector(model))
-        noise = discrete_gaussian(size, NOISE_STEPS, derive(bytes(32), f"noise {self.key} {site}"))
-        batch = take(part, np.arange(len(part)), _CPU)
-        return np.asarray(
-            (noise + clipped_sum(model, batch, cross_entropy, grid)) * (grid.step / len(part)), np.float32
-        )
 
-    def _dealt(self, pool: Pool, draw: np.random.Generator) -> tuple[Examples, Examples]:
-        """The sites' records, one site after the other, and those that the attacker may guess from."""
-        wanted, there = self.sites * self.batch, len(pool.examples)
-        if wanted >= there:
-            raise ConfigurationError(
-                f"{self.target.key}: {self.sites} sites of {self.batch} records and somebody to guess from need more "
-                f"than the {there} records that there are"
-            )
-        order = draw.permutation(there)
-        rows, left = order[:wanted], order[wanted:]
-        X, y = pool.examples.X, np.asarray(pool.examples.y)
-        return Examples(X[rows], y[rows]), Examples(X[left], y[left])
+def _sent(target: Target, model: nn.Module, part: Examples, label: str) -> Vector:
+    """One site's gradient, with the noise that the target's sites add, if any."""
+    if target.privacy is None:
+        return loss_gradient(model, part, _CPU)
+    grid, size = Grid.of(target.privacy), len(model_vector(model))
+    noise = discrete_gaussian(size, NOISE_STEPS, derive(bytes(32), label))
+    batch = take(part, np.arange(len(part)), _CPU)
+    return np.asarray((noise + clipped_sum(model, batch, cross_entropy, grid)) * (grid.step / len(part)), np.float32)
 
 
 def true_part(true: Examples, batch: int, site: int) -> Examples:
@@ -420,5 +398,5 @@ def true_part(true: Examples, batch: int, site: int) -> Examples:
     return Examples(true.X[rows], np.asarray(true.y)[rows])
 
 
-def _flat(examples: Examples) -> Reals:
-    return examples.X.reshape(len(examples), -1).astype(np.float64)
+def _flat(records: NDArray[np.float32]) -> Reals:
+    return records.reshape(len(records), -1).astype(np.float64)

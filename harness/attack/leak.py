@@ -7,8 +7,7 @@ updates are drawn anew and known to the requester, which ends the study when any
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -135,7 +134,6 @@ def updates_of(seed: int, lengths: Sequence[float]) -> dict[str, Ring]:
 
 
 def _takes_part(number: int, memory: SiteMemory) -> bool:
-    """Return whether the victim's clause on sites left out lets it contribute to a round."""
     try:
         clauses.check_left_out_twice(announced(study(), number, SITES[1:], How(version=number))[1], memory)
     except PolicyRefusal:
@@ -146,11 +144,6 @@ def _takes_part(number: int, memory: SiteMemory) -> bool:
 def cases(rounds: int, failures: int) -> int:
     """Count the sequences of answers in so many rounds, of which at most ``failures`` fail."""
     return sum(math.comb(rounds, failed) for failed in range(min(rounds, failures) + 1))
-
-
-def most_bits(rounds: int, failures: int) -> float:
-    """The most that a server learns about one site in so many rounds, whatever it asks, in bits."""
-    return math.log2(cases(rounds, failures))
 
 
 def share_that_fails(rounds: int, failures: int) -> float:
@@ -170,30 +163,13 @@ class Question(StrEnum):
     GAP = "gap"
 
 
-class Search(ABC):
-    """One study's questions. Lengths are parts of the clip norm; ``opens`` is what the rule has opened."""
-
-    spec: RuleSpec
-    opens: Needs
-
-    @abstractmethod
-    def updates(self, seed: int) -> dict[str, Ring]:
-        """The sites' updates, the same in every round: the worst case, as updates that move tell less."""
-
-    @abstractmethod
-    def ask(self, measured: Measured, share: float) -> Falsehood | None:
-        """The next question, which fails in this share of cases if it can; None when nothing is left to find."""
-
-    @abstractmethod
-    def answered(self, stays: bool, *, about_the_update: bool) -> None:
-        """Learn if the site is in the sum; in a canary round that is about another update, unknown to the asker."""
-
-    @abstractmethod
-    def bits(self, measured: Measured) -> float:
-        """Return the bits that all answers give about the update; 0 where they contradict it."""
+# A search is one study's questions. `updates` are the same in every round: the worst case, as updates that move tell
+# less; lengths are parts of the clip norm. `ask` gives the next question, which fails in this share of cases if it can,
+# and None when nothing is left to find. `answered` learns if the site is in the sum; a canary round is about another
+# update, which the asker does not know. `bits` are those that all answers give; 0 where they contradict the update.
 
 
-class NormSearch(Search):
+class NormSearch:
     """Adds to a squared norm what makes it exceed the bound exactly where it is above a threshold."""
 
     spec, opens = RuleSpec(name=RuleName.FEDAVG, norm_bound=1.0), Needs.NORMS
@@ -223,7 +199,7 @@ class NormSearch(Search):
         return math.log2(_SQUARED / (self._high - self._low)) if self._low <= truth <= self._high else 0.0
 
 
-class ProjectionSearch(Search):
+class ProjectionSearch:
     """Raises its part of one projection of the range check: it then fails below a number that the server knows."""
 
     spec, opens = RuleSpec(name=RuleName.FEDAVG), Needs.NOTHING
@@ -250,7 +226,7 @@ class ProjectionSearch(Search):
         return self._bits
 
 
-class GapSearch(Search):
+class GapSearch:
     """Adds to all squared distances of one site what makes multi-Krum leave it out, or just not."""
 
     spec, opens = RuleSpec(name=RuleName.MULTI_KRUM, byzantine=1), Needs.PAIRS
@@ -278,7 +254,8 @@ class GapSearch(Search):
         return math.log2((self._most - self._least) / (self._high - self._low)) if found else 0.0
 
 
-SEARCHES: Final[dict[Question, type[Search]]] = {
+Search: TypeAlias = NormSearch | ProjectionSearch | GapSearch
+_SEARCHES: Final[Mapping[Question, type[Search]]] = {
     Question.NORM: NormSearch,
     Question.PROJECTION: ProjectionSearch,
     Question.GAP: GapSearch,
@@ -290,7 +267,6 @@ CLAUSE: Final = {"protocol.policy.clauses.check_left_out_twice": passes}
 ROUNDS: Final = 30
 _CANARY: Final = 10**6
 """Added to a seed for canaries' draws and updates."""
-LeakKey: TypeAlias = tuple[Question, bool, int, float, int, int]
 
 
 @dataclass(frozen=True)
@@ -306,9 +282,6 @@ class Asked:
     def plans(self) -> tuple[int, int]:
         """Numbers of failures that a server may plan to spend: as many as a site bears, or as if it bore any number."""
         return (TIMES_LEFT_OUT, self.rounds + 1)
-
-    def key(self, failures: int, seed: int) -> LeakKey:
-        return (self.question, self.clause, failures, self.canaries, self.rounds, seed)
 
 
 class LeakLine(Line):
@@ -334,14 +307,6 @@ class LeakLine(Line):
     seconds: float
     versions: dict[str, str]
 
-    @property
-    def answers(self) -> Asked:
-        return Asked(self.question, self.clause, self.canaries, self.rounds)
-
-    @property
-    def key(self) -> LeakKey:
-        return self.answers.key(self.failures, self.seed)
-
 
 @dataclass(frozen=True)
 class Learned:
@@ -353,59 +318,53 @@ class Learned:
     caught: int | None
 
 
-@dataclass(frozen=True)
-class LeakRun:
-    """One study; ``seed`` draws updates, shares, challenges and which rounds are canaries."""
+def leak_line(asked: Asked, failures: int, seed: int) -> LeakLine:
+    """Run one study, with the clause on sites left out twice or without it."""
+    with timed() as seconds:
+        with nullcontext() if asked.clause else taken_out(CLAUSE):
+            found = asdict(learned(asked, failures, seed))
+        return LeakLine(
+            **asdict(asked),
+            failures=failures,
+            seed=seed,
+            **found | {"bits": round(found["bits"], 4)},
+            seconds=seconds(),
+            versions=program_versions(),
+        )
 
-    asked: Asked
-    failures: int
-    seed: int
 
-    @property
-    def key(self) -> LeakKey:
-        return self.asked.key(self.failures, self.seed)
+def learned(asked: Asked, failures: int, seed: int) -> Learned:
+    """Run one study with the defences as they are in this process.
 
-    def line(self) -> LeakLine:
-        with timed() as seconds:
-            with nullcontext() if self.asked.clause else taken_out(CLAUSE):
-                found = asdict(self.learned())
-            return LeakLine(
-                **asdict(self.asked),
-                failures=self.failures,
-                seed=self.seed,
-                **found | {"bits": round(found["bits"], 4)},
-                seconds=seconds(),
-                versions=program_versions(),
-            )
+    ``seed`` draws updates, shares, challenges and which rounds are canaries.
+    """
+    search, canary = _SEARCHES[asked.question](), np.random.default_rng(_CANARY + seed)
+    selects = rule_for(search.spec, batch_size=16, grid=PARAMETERS.weight_grid).selects
+    memory, questions, failed, spent, caught = SiteMemory(), 0, 0, 0, None
+    for number in range(1, asked.rounds + 1):
+        real = bool(canary.random() >= asked.canaries)
+        measured = _measured(search, seed, number, real=real)
+        share = share_that_fails(asked.rounds + 1 - number, max(0, failures - spent))
+        takes_part = selects or _takes_part(number, memory)  # a rule that selects turns the clause off
+        if not takes_part or (falsehood := search.ask(measured, share)) is None:
+            break
+        questions += 1
+        judged = _judged(measured, falsehood, number, real=real)
+        if judged is None:
+            caught = number
+            break
+        stays = VICTIM in judged.measured.took_part
+        search.answered(stays, about_the_update=real)
+        released = (REQUESTER, *judged.measured.took_part)
+        memory = remember_left_out(memory, number, SITES, released, judged.failed, own=VICTIM)
+        spent += not stays
+        failed += VICTIM in judged.failed
+    return Learned(search.bits(_measured(search, seed, 0, real=True)), questions, failed, caught)
 
-    def learned(self) -> Learned:
-        """With the defences as they are in this process."""
-        search, canary = SEARCHES[self.asked.question](), np.random.default_rng(_CANARY + self.seed)
-        selects = rule_for(search.spec, batch_size=16, grid=PARAMETERS.weight_grid).selects
-        memory, asked, failed, spent, caught = SiteMemory(), 0, 0, 0, None
-        for number in range(1, self.asked.rounds + 1):
-            real = bool(canary.random() >= self.asked.canaries)
-            measured = self._measured(search, number, real=real)
-            share = share_that_fails(self.asked.rounds + 1 - number, max(0, self.failures - spent))
-            takes_part = selects or _takes_part(number, memory)  # a rule that selects turns the clause off
-            if not takes_part or (falsehood := search.ask(measured, share)) is None:
-                break
-            asked += 1
-            judged = _judged(measured, falsehood, number, real=real)
-            if judged is None:
-                caught = number
-                break
-            stays = VICTIM in judged.measured.took_part
-            search.answered(stays, about_the_update=real)
-            released = (REQUESTER, *judged.measured.took_part)
-            memory = remember_left_out(memory, number, SITES, released, judged.failed, own=VICTIM)
-            spent += not stays
-            failed += VICTIM in judged.failed
-        return Learned(search.bits(self._measured(search, 0, real=True)), asked, failed, caught)
 
-    def _measured(self, search: Search, number: int, *, real: bool) -> Measured:
-        updates = search.updates(self.seed if real else _CANARY * (1 + self.seed) + number)
-        return Measured(search.spec, search.opens, updates, derive(bytes([self.seed % 256]) * 32, str(number)))
+def _measured(search: Search, seed: int, number: int, *, real: bool) -> Measured:
+    updates = search.updates(seed if real else _CANARY * (1 + seed) + number)
+    return Measured(search.spec, search.opens, updates, derive(bytes([seed % 256]) * 32, str(number)))
 
 
 def _judged(measured: Measured, falsehood: Falsehood, number: int, *, real: bool) -> Judgement | None:
@@ -421,10 +380,7 @@ def _judged(measured: Measured, falsehood: Falsehood, number: int, *, real: bool
 def most(question: Question, seeds: Sequence[int]) -> float:
     """Bits, mean over seeds, by whichever plan tells more, with the defences as they are in this process."""
     asked = Asked(question)
-    return max(mean(LeakRun(asked, failures, seed).learned().bits for seed in seeds) for failures in asked.plans)
-
-
-# --- over seeds -------------------------------------------------------------------------------------------------------
+    return max(mean(learned(asked, failures, seed).bits for seed in seeds) for failures in asked.plans)
 
 
 @dataclass(frozen=True)
@@ -446,13 +402,10 @@ class Leaked:
         return f"{self.bits:.1f} ± {self.deviation:.1f}"
 
 
-def leaked(lines: Iterable[LeakLine], asked: Asked, failures: int | None = None) -> Leaked | None:
-    """Summarise the plan with most bits in the mean, or one plan alone; None without lines."""
-    plans: dict[int, list[LeakLine]] = {}
-    for line in lines:
-        if line.answers == asked and failures in (None, line.failures):
-            plans.setdefault(line.failures, []).append(line)
-    return max((_over(found) for found in plans.values()), key=lambda one: one.bits, default=None)
+def leaked(lines: Sequence[LeakLine]) -> Leaked:
+    """Summarise the plan with most bits in the mean. Requires: lines of one question"""
+    plans = {one.failures: [line for line in lines if line.failures == one.failures] for one in lines}
+    return max(map(_over, plans.values()), key=lambda one: one.bits)
 
 
 def _over(lines: Sequence[LeakLine]) -> Leaked:

@@ -173,22 +173,18 @@ class LyingLine(Line):
 
 
 class LyingSum(DeviatingSum):
-    """Sums what ``liars`` made of their updates; they learn from the averages that they were in.
+    """Sums what ``sites`` made of their updates; they learn from the averages that they were in.
 
-    ``weight`` has, for every released round, the liars' share of the sum. None for a lie: all are honest, and only
-    weights are noted.
+    None for a lie: all are honest, and only weights are noted.
     """
 
     def __init__(self, inner: Summing, liars: tuple[str, ...], lie: Lie | None) -> None:
-        super().__init__(inner)
-        self._liars = liars
+        super().__init__(inner, liars)
         self._lie = lie
         self._average: Reals | None = None
         self._rest: Reals | None = None
-        self.weight: list[float] = []
 
-    def sent(self, inputs: RoundInputs) -> Written:
-        own = {site: inputs.updates[site].values for site in self._liars if site in inputs.updates}
+    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
         if self._lie is None or not own:
             return own
         seen = Seen(own, self._average, self._rest, inputs.own.values, inputs.clip_norm)
@@ -197,7 +193,7 @@ class LyingSum(DeviatingSum):
         return summed(self._lie, seen, measured=inputs.announcement.opens in MEASURED)
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
-        self.weight.append(opened.share(inputs, sent))
+        super().released(inputs, sent, opened)
         grid = inputs.weight_list.grid
         listed = {one.site: one.numerator / grid for one in inputs.weight_list.weights}
         parts = [(listed[site], sent[site]) for site in sent if site in opened.took_part]
@@ -210,39 +206,32 @@ class LyingSum(DeviatingSum):
             self._rest = np.asarray(others / left, np.float64)
 
 
-@dataclass(frozen=True)
-class LyingRun:
-    """One study, to be run honestly and under each of ``lies``; ``liars`` contributors lie, which ones goes by seed."""
+def lying_lines(of: AttackedStudy, lies: Sequence[Lie], number: int = 1) -> Iterator[LyingLine]:
+    """Run a study honestly and under each lie; ``number`` contributors lie, which ones goes by seed.
 
-    attacked: AttackedStudy
-    lies: Sequence[Lie]
-    liars: int = 1
-
-    def lines(self) -> Iterator[LyingLine]:
-        """The honest study first. Raises: ConfigurationError for data or settings that do not fit"""
-        federation = self.attacked.federation()
-        table = self.attacked.table
-        study = self.attacked.study(federation, table)
-        contributors = len(federation.contributors)
-        liars = self.attacked.deviating(federation, self.liars, what="liars", least=1, most=contributors)
-        honest = None
-        for lie in (None, *self.lies):
-            with timed() as seconds:
-                summing = LyingSum(PlainSum(), liars, lie)
-                history = self.attacked.run(study, federation, summing, finish=table.finish)
-                honest = honest or history
-                line = line_of(
-                    LyingLine,
-                    self.attacked,
-                    history,
-                    liars=liars,
-                    lie=lie,
-                    clip_norm=study.parameters.clip_norm,
-                    weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
-                    moved=rounded(length_of(history.final_model - honest.final_model), _DIGITS),
-                    path=rounded(length_of(honest.final_model - first_model(study)), _DIGITS),
-                    log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
-                    honest_log_loss=rounded(honest.rounds[-1].test_loss, _DIGITS),
-                    seconds=seconds(),
-                )
-            yield line
+    Raises: ConfigurationError for data or settings that do not fit
+    """
+    federation, table = of.federation(), of.table
+    study = of.study(federation, table)
+    liars = of.deviating(federation, number, what="liars", least=1, most=len(federation.contributors))
+    honest = None
+    for lie in (None, *lies):
+        with timed() as seconds:
+            summing = LyingSum(PlainSum(), liars, lie)
+            history = of.run(study, federation, summing, finish=table.finish)
+            honest = honest or history
+            line = line_of(
+                LyingLine,
+                of,
+                history,
+                liars=liars,
+                lie=lie,
+                clip_norm=study.parameters.clip_norm,
+                weight=rounded(summing.mean_weight, _DIGITS),
+                moved=rounded(length_of(history.final_model - honest.final_model), _DIGITS),
+                path=rounded(length_of(honest.final_model - first_model(study)), _DIGITS),
+                log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
+                honest_log_loss=rounded(honest.rounds[-1].test_loss, _DIGITS),
+                seconds=seconds(),
+            )
+        yield line

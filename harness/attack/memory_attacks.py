@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.attack.attacked_study import OpenedSum
-from harness.attack.reconstruction import Prior, Reconstruction
+from harness.attack.reconstruction import Prior, reconstruction_errors
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.exposure import KnownSum, SummedRow, SummedWeight, exposure, told_of_all
@@ -139,91 +139,71 @@ class Federation:
         return True
 
 
-@dataclass(frozen=True)
-class MemoryAttack:
-    """``tries`` asks a federation for sums; the figure is the error for the site that is known best in the end."""
+Script = Callable[[Federation], None]
+"""Asks a federation for sums."""
 
-    name: str
-    says: str
-    tries: Callable[[Federation], None]
 
-    def error(self, limit: float) -> float:
-        """The least relative error of any update of any site, by whoever knows how updates move; 1 without a sum."""
-        federation = Federation(limit)
-        self.tries(federation)
-        if not federation.opened:
-            return 1.0
-        found = [
-            error
-            for prior in (Prior.OWN, Prior.TRUE)
-            for errors in Reconstruction((REQUESTER,), prior).errors(federation.opened).values()
-            for error in errors
-            if error is not None
-        ]
-        return min(found)
+def least_error(script: Script, limit: float) -> float:
+    """The least relative error of any update of any site, by whoever knows how updates move; 1 without a sum."""
+    federation = Federation(limit)
+    script(federation)
+    if not federation.opened:
+        return 1.0
+    return min(
+        error
+        for prior in (Prior.OWN, Prior.TRUE)
+        for errors in reconstruction_errors(federation.opened, (REQUESTER,), prior).values()
+        for error in errors
+        if error is not None
+    )
 
 
 def start() -> Model:
     return np.zeros(FEATURES)
 
 
-def stepped(federation: Federation, listed: Sequence[str], model: Model, rate: float) -> Model:
+@dataclass(frozen=True)
+class Ask:
+    """One sum at the first model; see :meth:`Federation.ask`."""
+
+    listed: Sequence[str] = FOUR
+    claim: Claim = HONEST
+    away: Sequence[str] = ()
+    told: Sequence[str] = SITES
+
+    def __call__(self, federation: Federation) -> None:
+        federation.ask(self.listed, start(), self.claim, away=self.away, told=self.told)
+
+
+def _in_turn(*steps: Script) -> Script:
+    def script(federation: Federation) -> None:
+        for step in steps:
+            step(federation)
+
+    return script
+
+
+def _stepped(federation: Federation, listed: Sequence[str], model: Model, rate: float) -> Model:
     """The model after a sum over ``listed``; the same one where it was declined."""
     total = federation.ask(listed, model)
     return model if total is None else model - rate * total / (1 + len(listed))
 
 
-def another_version(federation: Federation) -> None:
-    """The same model under a later number: others make two honest rounds, their release is the evidence."""
-    federation.ask(FOUR, start())
-    moved = stepped(federation, REST, start(), 0.1)
-    stepped(federation, REST, moved, 0.1)
-    federation.ask(WITHOUT_ONE, start())
+def _others_step(federation: Federation) -> None:
+    """Two honest rounds, whose release is the evidence for a later version of the model."""
+    _stepped(federation, REST, _stepped(federation, REST, start(), 0.1), 0.1)
 
 
-def learning_rate(rate: float) -> Callable[[Federation], None]:
+def _one_step_later(rate: float) -> Script:
     """All sites step the model themselves, and it is nearly the last one."""
 
-    def tries(federation: Federation) -> None:
-        federation.ask(WITHOUT_ONE, stepped(federation, FOUR, start(), rate))
+    def script(federation: Federation) -> None:
+        federation.ask(WITHOUT_ONE, _stepped(federation, FOUR, start(), rate))
 
-    return tries
-
-
-def late_joiner(federation: Federation) -> None:
-    """A site joins: the sums with and without it."""
-    federation.ask(WITHOUT_ONE, start())
-    federation.ask(FOUR, start())
+    return script
 
 
-def away(federation: Federation) -> None:
-    """The list stays, its least number lets one be away, and the servers' operator sees to it that one is."""
-    federation.ask(FOUR, start(), Claim(least=3))
-    federation.ask(FOUR, start(), Claim(least=3), away=("one",))
-
-
-def second_study(federation: Federation) -> None:
-    """Another study over the same data begins with the same model."""
-    federation.ask(FOUR, start())
-    federation.ask(WITHOUT_ONE, start(), Claim(study="second"))
-
-
-def cancelled(federation: Federation) -> None:
-    """The study is cancelled before its release is seen, and created again."""
-    federation.ask(FOUR, start())
-    federation.forget_ends()
-    federation.ask(WITHOUT_ONE, start(), Claim(study="again"))
-
-
-def restarted(federation: Federation) -> None:
-    """Every agent lost its memory of updates and has the weights back from receipts."""
-    federation.ask(FOUR, start())
-    federation.lose_updates()
-    federation.ask(WITHOUT_ONE, start())
-
-
-def steered_back(federation: Federation) -> None:
-    """The requester's own update takes the model back to where it was."""
+def _steered_back(federation: Federation) -> None:
     total = federation.ask(FOUR, start())
     honest = start() if total is None else start() - 0.1 * total / 5
     others = np.sum([federation.update(site, honest) for site in REST], axis=0)
@@ -231,8 +211,8 @@ def steered_back(federation: Federation) -> None:
     federation.ask(WITHOUT_ONE, start())
 
 
-def slow_lists(federation: Federation) -> None:
-    """Weight Erosion's lists: sixteen rounds, every weight a little lower each time, none like the others."""
+def _slow_lists(federation: Federation) -> None:
+    """Weight Erosion's lists: every weight a little lower each time, none like the others."""
     model, random = start(), np.random.default_rng(16)
     weights = dict.fromkeys(FOUR, 1.0)
     for _ in range(16):
@@ -241,59 +221,31 @@ def slow_lists(federation: Federation) -> None:
         weights = {site: weight - random.integers(1, 40) / 1024 for site, weight in weights.items()}
 
 
-def two_lists(federation: Federation) -> None:
-    """One site's weight is changed by one step of a fine grid: the difference is its update, divided by the step."""
-    federation.ask(FOUR, start())
-    federation.ask(FOUR, start(), Claim(weights={**dict.fromkeys(FOUR, 1.0), "one": 1023 / 1024}))
-
-
-def through_others(federation: Federation) -> None:
-    """Three sums of which no two differ by one site: {1,2,3,4} less {2,3,4,5} is 1 - 5, and {1,5} is their sum."""
-    federation.ask(FOUR, start())
-    federation.ask(("two", "three", "four", "five"), start())
-    federation.ask(("one", "five"), start())
-
-
 PARTS: Final = (("one", "two", "three"), ("four", "five", "six"), ("two", "three", "four", "five", "six"))
 """The third less the second less the first is the first site's update, with its sign turned."""
 
-
-def apart(federation: Federation) -> None:
-    """Three studies over the same data; nobody is in the first and the second, or told of the other one."""
-    for number, listed in enumerate(PARTS):
-        federation.ask(listed, start(), Claim(study=f"study {number}"), told=listed)
-
-
-def untold(federation: Federation) -> None:
-    """The same in one study whose requester tells nobody of the sums that others were in."""
-    for number, listed in enumerate(PARTS):
-        federation.ask(listed, start(), Claim(version=number), told=listed)
-
-
-def padded(federation: Federation) -> None:
-    """The same, each sum opened twice: the first was too long, was discarded, and leaves a site a count too many."""
-    for version, listed in enumerate(PARTS[:2]):
-        for _ in range(2):
-            federation.ask(listed, start(), Claim(version=version), told=listed)
-    federation.ask(PARTS[2], start(), Claim(version=2), told=PARTS[2])
-
-
-ATTACKS: Final = (
-    MemoryAttack("another version", "the same model under a later number, with a genuine release", another_version),
-    *(
-        MemoryAttack(f"rate {rate:g}", "a site fewer one version later", learning_rate(rate))
-        for rate in (1e-6, 1e-3, 0.1, 0.5)
+ATTACKS: Final[Mapping[str, Script]] = {
+    "another-version": _in_turn(Ask(), _others_step, Ask(WITHOUT_ONE)),
+    "rate-1e-06": _one_step_later(1e-6),
+    "rate-0-001": _one_step_later(1e-3),
+    "rate-0-1": _one_step_later(0.1),
+    "steered-back": _steered_back,
+    "late-joiner": _in_turn(Ask(WITHOUT_ONE), Ask()),
+    # The list stays, and the servers' operator sees to it that one is away.
+    "away": _in_turn(Ask(claim=Claim(least=3)), Ask(claim=Claim(least=3), away=("one",))),
+    "second-study": _in_turn(Ask(), Ask(WITHOUT_ONE, Claim("second"))),
+    "cancelled": _in_turn(Ask(), Federation.forget_ends, Ask(WITHOUT_ONE, Claim("again"))),
+    "restarted": _in_turn(Ask(), Federation.lose_updates, Ask(WITHOUT_ONE)),
+    # The difference is one site's update, divided by the step.
+    "one-grid-step": _in_turn(Ask(), Ask(claim=Claim(weights={**dict.fromkeys(FOUR, 1.0), "one": 1023 / 1024}))),
+    # {1,2,3,4} less {2,3,4,5} is 1 - 5, and {1,5} is their sum.
+    "through-others": _in_turn(Ask(), Ask(("two", "three", "four", "five")), Ask(("one", "five"))),
+    # Nobody is in the first and the second, or told of the other one.
+    "apart": _in_turn(*(Ask(part, Claim(f"study {place}"), told=part) for place, part in enumerate(PARTS))),
+    "untold": _in_turn(*(Ask(part, Claim(version=place), told=part) for place, part in enumerate(PARTS))),
+    # Each of the first two is opened twice: the first time it was too long, was discarded, and leaves a count too many.
+    "padded": _in_turn(
+        *(Ask(PARTS[place], Claim(version=place), told=PARTS[place]) for place in (0, 0, 1, 1, 2)),
     ),
-    MemoryAttack("steered back", "the requester's own update takes the model back", steered_back),
-    MemoryAttack("late joiner", "the sums without and with a site that joins", late_joiner),
-    MemoryAttack("away", "a site that is away, under a least number that allows it", away),
-    MemoryAttack("second study", "another study over the same data", second_study),
-    MemoryAttack("cancelled", "cancelled before the end was seen, and created again", cancelled),
-    MemoryAttack("restarted", "agents whose memory was restored from receipts", restarted),
-    MemoryAttack("one grid step", "the same sites, one weight a step of the grid lower", two_lists),
-    MemoryAttack("through others", "three sums, no two of which differ by one site", through_others),
-    MemoryAttack("apart", "three studies, of which no site sees all", apart),
-    MemoryAttack("untold", "one study, whose sums a site is told of only when it was in them", untold),
-    MemoryAttack("padded", "one study, each of whose hidden sums is discarded once and asked for again", padded),
-    MemoryAttack("slow lists", "sixteen lists that fall a little every round", slow_lists),
-)
+    "slow-lists": _slow_lists,
+}

@@ -10,7 +10,6 @@ of their 365 records the requester holds within a tenth of a standard deviation 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -26,8 +25,9 @@ from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
 from harness.attack.attack import Attempt, Found
 from harness.attack.attacked_study import AttackedStudy
+from harness.attack.inversion import rows_over_biases
 from harness.attack.leak import CLAUSE, Question, most
-from harness.attack.poisoning import Poison, Poisoned, PoisonedLine
+from harness.attack.poisoning import Poison, Poisoned, poisoned
 from harness.attack.scripted_agents import SITES, START, Federation, study
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.simulate.case import Case, read_case
@@ -50,64 +50,23 @@ _MANY: Final = 10
 _STEPS: Final = 100
 
 
-@dataclass(frozen=True, eq=False)
-class Trap:
-    """The first two dense layers of an MLP with ReLU, as parts of its flat vector: what the attack needs to know."""
-
-    inputs: int
-    rows: int
-    classes: int
-
-    @property
-    def weights(self) -> slice:
-        return slice(0, self.inputs * self.rows)
-
-    @property
-    def biases(self) -> slice:
-        return slice(self.weights.stop, self.weights.stop + self.rows)
-
-    @property
-    def outputs(self) -> slice:
-        return slice(self.biases.stop, self.biases.stop + self.rows * self.classes)
-
-    @property
-    def dimension(self) -> int:
-        return (self.inputs + 1) * self.rows + (self.rows + 1) * self.classes
-
-    def planted(self, centre: Floats, spread: Floats, seed: int) -> Model:
-        """A model whose rows look in random directions of standardised inputs, and fire far out only.
-
-        Shapes:   centre and spread float64[inputs], what an attacker guesses of the data -> float32[dimension]
-        """
-        drawn = np.random.default_rng(seed)
-        directions = drawn.normal(size=(self.rows, self.inputs))
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        model = np.zeros(self.dimension, dtype=np.float32)
-        scaled = directions / spread
-        model[self.weights] = scaled.ravel()
-        model[self.biases] = -(scaled @ centre) - _RARE
-        outputs = np.zeros((self.classes, self.rows))
-        outputs[0] = 0.5
-        outputs[1:] = -0.5
-        model[self.outputs] = outputs.ravel()
-        return model
-
-    def candidates(self, average: Model, error: float) -> Floats:
-        """Each row's gradient over its bias's, where that has any; ``error`` is the encoding's per coordinate.
-
-        Shapes:   float32[dimension], an opened average -> float64[fired, inputs]
-        """
-        rows = average[self.weights].astype(np.float64).reshape(self.rows, self.inputs)
-        biases = average[self.biases].astype(np.float64)
-        fired = np.abs(biases) > _LEAST_BIAS * error
-        return rows[fired] / biases[fired, None]
-
-
-_ROWS: Final = 256
-_SPEC: Final = model_spec("mlp", (30,), (_ROWS,), 2)
-_TRAP: Final = Trap(30, _ROWS, 2)
+_INPUTS, _ROWS, _CLASSES = 30, 256, 2
+_SPEC: Final = model_spec("mlp", (_INPUTS,), (_ROWS,), _CLASSES)
 _WHOLE: Final = TrainingSpec(batch_size=10_000)
-_PARAMETERS: Final = StudyParameters(dimension=_TRAP.dimension, clip_norm=16.0, least_contributors=3)
+_DIMENSION: Final = (_INPUTS + 1) * _ROWS + (_ROWS + 1) * _CLASSES
+_PARAMETERS: Final = StudyParameters(dimension=_DIMENSION, clip_norm=16.0, least_contributors=3)
+
+
+def planted(centre: Floats, spread: Floats, seed: int) -> Model:
+    """A model whose rows look in random directions of standardised inputs, and fire far out only.
+
+    Shapes:   centre and spread float64[inputs], what an attacker guesses of the data -> float32[dimension]
+    """
+    directions = np.random.default_rng(seed).normal(size=(_ROWS, _INPUTS))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    scaled = directions / spread
+    outputs = np.repeat([0.5, -0.5], _ROWS)
+    return np.concatenate([scaled.ravel(), -(scaled @ centre) - _RARE, outputs, np.zeros(_CLASSES)]).astype(np.float32)
 
 
 def _study() -> Study:
@@ -121,11 +80,12 @@ class Hospitals:
         self._sites = breast_cancer_five_hospitals(0).contributors
         self._everybody = np.concatenate([site.train.X for site in self._sites])
         self._spread = self._everybody.std(axis=0).astype(np.float64)
-        self.planted: Model = _TRAP.planted(self._everybody.mean(axis=0).astype(np.float64), self._spread, seed=4)
+        self.planted = planted(self._everybody.mean(axis=0).astype(np.float64), self._spread, seed=4)
 
     def read_from(self, model: Model) -> int:
         """Records that some candidate, of one average of their updates at ``model``, comes near in every feature."""
-        candidates = _TRAP.candidates(self._average(model), 1 / _PARAMETERS.scale)
+        average = self._average(model).astype(np.float64)
+        candidates = rows_over_biases(build_model(_SPEC, 0), average, _LEAST_BIAS / _PARAMETERS.scale)
         if not len(candidates):
             return 0
         records = self._everybody.astype(np.float64)
@@ -133,7 +93,7 @@ class Hospitals:
         return sum(bool(error <= 0.1) for error in errors)
 
     def _average(self, model: Model) -> Model:
-        network, total = build_model(_SPEC, 0), np.zeros(_TRAP.dimension, dtype=np.uint64)
+        network, total = build_model(_SPEC, 0), np.zeros(_DIMENSION, dtype=np.uint64)
         for number, site in enumerate(self._sites):
             load_vector(network, model)
             batch = Examples(site.train.X, site.train.y)
@@ -205,18 +165,18 @@ def _case() -> Case:
     return read_case(STUDIES / "poisoning.toml")
 
 
-def _honest(variant: str, seed: int) -> PoisonedLine:
-    return Poisoned(AttackedStudy(_case(), variant, seed), 0, None).line()
+def _honest(variant: str, seed: int) -> Poisoned:
+    return poisoned(AttackedStudy(_case(), variant, seed), 0, None)
 
 
 @cache
-def _honest_fedavg() -> PoisonedLine:
+def _honest_fedavg() -> Poisoned:
     """Has no defence that could be off: attacks share it."""
     return _honest("fedavg", 0)
 
 
-def _poisoned(variant: str, seed: int, poison: Poison) -> PoisonedLine:
-    return Poisoned(AttackedStudy(_case(), variant, seed), 2, poison).line()
+def _poisoned(variant: str, seed: int, poison: Poison) -> Poisoned:
+    return poisoned(AttackedStudy(_case(), variant, seed), 2, poison)
 
 
 def _under_fedavg(poison: Poison, _: Path) -> Found:

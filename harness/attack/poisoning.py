@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import torch
@@ -23,23 +23,19 @@ from scipy.stats import norm
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.study_file import StudyTable
 from harness.attack.attacked_study import (
     MEASURED,
     AttackedStudy,
     DeviatingSum,
-    Line,
     Reals,
     Released,
     clipped,
     length_of,
-    line_of,
     rounded,
     timed,
 )
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
-from harness.engine.protected_sum import secure_sum
 from harness.engine.updates import PlainSum, RoundInputs, Summing
 from protocol.messages.control import RuleName, Study
 from protocol.parameters import Needs
@@ -218,62 +214,35 @@ def _with_trigger_at_some(train: Examples) -> Examples:
 
 # --- a study with poisoners -------------------------------------------------------------------------------------------
 
-FORMAT: Final = "moiety-poisoning/1"
 _DIGITS: Final = 5
 
-RunKey: TypeAlias = tuple[str, str, str, int, int, str]
 
+@dataclass(frozen=True)
+class Poisoned:
+    """A study with poisoners: their share of a sum, the mean over ``released`` rounds, and the requester's last model.
 
-def run_key(study: str, variant: str, protection: str, seed: int, poisoners: int, poison: Poison | None) -> RunKey:
-    return (study, variant, protection, seed, poisoners, "" if poison is None else poison.value)
-
-
-class PoisonedLine(Line):
-    """One study of one rule with poisoners; ``poison`` None is the study without, over the same sites and seed.
-
-    ``weight`` is the poisoners' share of a sum, the mean over released rounds. ``accuracy`` and ``log_loss`` are the
-    requester's model's on its test part; ``triggered`` the share of its test examples of other classes that a trigger
-    turns into the target class.
+    ``accuracy`` and ``log_loss`` are on the requester's test part; ``triggered`` is the share of its test examples of
+    other classes that a trigger turns into the target class.
     """
 
-    format: str = FORMAT
-    study: str
-    variant: str
-    rule: str
-    protection: str
-    seed: int
-    sites: int
-    poisoners: int
-    poison: Poison | None
-    end: str
     released: int
     weight: float
     accuracy: float
     log_loss: float
     triggered: float
-    seconds: float
-
-    @property
-    def key(self) -> RunKey:
-        return run_key(self.study, self.variant, self.protection, self.seed, self.poisoners, self.poison)
 
 
 class PoisonedSum(DeviatingSum):
-    """Sums with what ``poisoners`` send in place of their updates.
-
-    ``weight`` has, for every released round, the poisoners' share of the sum.
-    """
+    """Sums with what ``sites`` send in place of their updates."""
 
     def __init__(self, inner: Summing, poisoners: tuple[str, ...], poison: Poison | None, seed: int) -> None:
-        super().__init__(inner)
-        self._poisoners, self._poison = poisoners, poison
+        super().__init__(inner, poisoners)
+        self._poison = poison
         self._draw = np.random.default_rng([seed, 17])
         self._last: Reals | None = None
-        self.weight: list[float] = []
 
-    def sent(self, inputs: RoundInputs) -> dict[str, Reals]:
-        own = {site: inputs.updates[site].values for site in self._poisoners if site in inputs.updates}
-        honest = [update.values for site, update in inputs.updates.items() if site not in self._poisoners]
+    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
+        honest = [update.values for site, update in inputs.updates.items() if site not in self.sites]
         if self._poison is None or not own or len(honest) < 2:
             return {}
         announced = inputs.announcement
@@ -290,66 +259,37 @@ class PoisonedSum(DeviatingSum):
         return written(self._poison, known)
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
+        super().released(inputs, sent, opened)
         self._last = opened.average
-        self.weight.append(opened.share(inputs, self._poisoners))
 
 
-@dataclass(frozen=True)
-class Poisoned:
-    """One study: ``poisoners`` of its contributors, which ones goes by seed, send or train on ``poison``.
+def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poisoned:
+    """Run a study of which ``poisoners`` contributors, which ones goes by seed, send or train on ``poison``.
 
     Multi-Krum is told how many poisoners there are, or as many as it can stand.
+
+    Raises: ConfigurationError for data or settings that do not fit
     """
-
-    attacked: AttackedStudy
-    poisoners: int
-    poison: Poison | None
-    secure: bool = False
-
-    @property
-    def protection(self) -> str:
-        return "secure" if self.secure else "plain"
-
-    @property
-    def key(self) -> RunKey:
-        of = self.attacked
-        return run_key(of.case.name, of.variant, self.protection, of.seed, self.poisoners, self.poison)
-
-    def line(self) -> PoisonedLine:
-        """Raises: ConfigurationError for data or settings that do not fit"""
-        with timed() as seconds:
-            of = self.attacked
-            federation = of.federation()
-            most = len(federation.contributors) - 1
-            chosen = of.deviating(federation, self.poisoners, what="poisoners", least=0, most=most)
-            if self.poison is not None:
-                federation = tampered(federation, self.poison, chosen)
-            study = of.study(federation, self._table(federation))
-            inner = secure_sum(study, federation.sites, "dealer") if self.secure else PlainSum()
-            summing = PoisonedSum(inner, chosen, self.poison, of.seed)
-            history = of.run(study, federation, summing, protection=self.protection, works_out_isolation=False)
-            return line_of(
-                PoisonedLine,
-                of,
-                history,
-                protection=self.protection,
-                poisoners=len(chosen),
-                poison=self.poison,
-                weight=rounded(np.mean(summing.weight), _DIGITS) if summing.weight else 0.0,
-                accuracy=rounded(history.test_accuracy, _DIGITS),
-                log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
-                triggered=rounded(_triggered(study, history, federation.requester), _DIGITS),
-                seconds=seconds(),
-            )
-
-    def _table(self, federation: Federation) -> StudyTable:
-        table = self.attacked.table
-        if table.rule.name is not RuleName.MULTI_KRUM:
-            return table
-        setting = self.attacked.setting
-        rule = {**setting.changes.get("rule", {}), "byzantine": min(self.poisoners, (len(federation.sites) - 3) // 2)}
-        changed = replace(setting, changes={**setting.changes, "rule": rule})
-        return replace(self.attacked, setting=changed).table
+    with timed():
+        federation = of.federation()
+        most = len(federation.contributors) - 1
+        chosen = of.deviating(federation, poisoners, what="poisoners", least=0, most=most)
+        if poison is not None:
+            federation = tampered(federation, poison, chosen)
+        table = of.table
+        if table.rule.name is RuleName.MULTI_KRUM:
+            byzantine = min(poisoners, (len(federation.sites) - 3) // 2)
+            table = table.model_copy(update={"rule": table.rule.model_copy(update={"byzantine": byzantine})})
+        study = of.study(federation, table)
+        summing = PoisonedSum(PlainSum(), chosen, poison, of.seed)
+        history = of.run(study, federation, summing, works_out_isolation=False)
+        return Poisoned(
+            released=history.shared_rounds,
+            weight=rounded(summing.mean_weight, _DIGITS),
+            accuracy=rounded(history.test_accuracy, _DIGITS),
+            log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
+            triggered=rounded(_triggered(study, history, federation.requester), _DIGITS),
+        )
 
 
 def _triggered(study: Study, history: RunHistory, requester: SiteData) -> float:

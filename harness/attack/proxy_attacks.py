@@ -13,7 +13,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, redirect_stdout, suppress
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -426,8 +426,9 @@ _LEAST_BYTES: Final = 100_000
 _OVERHEAD: Final = sealed_small_length(0)
 
 
-def _reads_a_round(folder: Path) -> Found:
-    """Everything that passes, between the servers too, is searched for names and for the keys of all messages."""
+@contextmanager
+def all_that_passes() -> Iterator[list[bytes]]:
+    """Read every request to servers in memory and its answer: address, headers and body, between the servers too."""
     passed: list[bytes] = []
     carry = server_apps._answer
 
@@ -438,7 +439,13 @@ def _reads_a_round(folder: Path) -> Found:
         passed.extend((repr(answer.headers).encode(), answer.content))
         return answer
 
-    with replaced(server_apps, "_answer", read), pair_in_memory(folder) as pair:
+    with replaced(server_apps, "_answer", read):
+        yield passed
+
+
+def _reads_a_round(folder: Path) -> Found:
+    """Everything that passes is searched for names and for the keys of all messages."""
+    with all_that_passes() as passed, pair_in_memory(folder) as pair:
         opened = pair.round(_DIMENSION, opens=Needs.DISTANCES)
         opened.finish()
         roster = pair.federation.roster
@@ -447,16 +454,17 @@ def _reads_a_round(folder: Path) -> Found:
     if len(seen) < _LEAST_BYTES or b"/v1/peer/sealed" not in seen:
         raise RuntimeError(f"only {len(seen)} bytes passed the proxy: that was no whole round")
     # Of all messages, but for those of the public header of an output and of a masked sum.
-    keys = sorted(set(_fields(Message)) - set(OutputHeader.model_fields))
+    keys = sorted(set(fields_of(Message)) - set(OutputHeader.model_fields))
     words = (*SITES, *operators, opened.sites.study.name, *(f'"{key}":' for key in keys))
     read_words = [word for word in words if word.encode() in seen]
     return Found(bool(read_words), len(read_words), ", ".join(read_words[:20]))
 
 
-def _fields(message: type[Message]) -> Iterator[str]:
+def fields_of(message: type[Message]) -> Iterator[str]:
+    """The names of this message's fields and of all derived kinds."""
     yield from message.model_fields
     for kind in message.__subclasses__():
-        yield from _fields(kind)
+        yield from fields_of(kind)
 
 
 _UNBOUND: Final[Mapping[str, object]] = {

@@ -18,14 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.attack.attacked_study import (
     AttackedStudy,
-    DeviatingSum,
     Line,
     OpenedSum,
     Reals,
@@ -38,7 +37,7 @@ from harness.attack.attacked_study import (
 from harness.datasets.site_data import Federation
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.run_state import EVERYBODY, Attendance
-from harness.engine.updates import PlainSum, RoundInputs, Summing
+from harness.engine.updates import PlainSum
 from harness.simulate.run_line import Values
 from protocol.errors import Clause, ConfigurationError
 from protocol.messages.control import Study
@@ -70,63 +69,54 @@ class Equations:
     """The attacker's equations: a sum per round less its own part, and the weights of all others.
 
     Shapes: ``sums`` float64[K, D]; ``weights`` float64[K, N], 0 where a site was not in the sum; ``own_gram``
-    float64[K, K], the mean of the attackers' Gram matrices over rounds; ``noise`` as in :class:`Reconstruction`.
+    float64[K, K], the mean of the attackers' Gram matrices over rounds.
     """
 
     sites: tuple[str, ...]
     sums: Reals = field(repr=False)
     weights: Reals
     own_gram: Reals
-    noise: float = 0.0
-
-    def noisy(self, matrix: Reals) -> Reals:
-        """The covariance of the sums, with their noise and what they are off by."""
-        added = self.noise * np.diag(np.sum(self.weights**2, axis=1))
-        off = SUMS_OFF_BY**2 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
-        noisy: Reals = matrix + added + off
-        return noisy
 
 
-@dataclass(frozen=True)
-class Reconstruction:
-    """An attack on a finished study by ``party``, the sites that put together what they have.
+def reconstruction_errors(
+    sums: Sequence[OpenedSum], party: Sequence[str], prior: Prior
+) -> dict[str, tuple[float | None, ...]]:
+    """Attack a finished study by ``party``, the sites that put together what they have, against every other site.
 
-    It tries to learn every other site's update of every round. Its figure is the relative error
-    ||estimate - update|| / ||update||, by site and round; below 1 it knows something, and what ``average`` reaches
-    needs no attack. ``noise`` is the expected squared length of the noise that sites add to what they share: the party
-    knows it.
+    -> ||estimate - update|| / ||update|| of every released round for each site; None where it was not in the sum, or
+    shared only zeros. Below 1 the party knows something, and what ``average`` reaches needs no attack.
     """
-
-    party: tuple[str, ...]
-    prior: Prior
-    noise: float = 0.0
-
-    def errors(self, sums: Sequence[OpenedSum]) -> dict[str, tuple[float | None, ...]]:
-        """Return one error a released round for each site; None where it was not in the sum, or shared only zeros."""
-        equations = equations_of(sums, self.party, self.noise)
-        estimates = self._estimates(equations, sums)
-        return {
-            site: tuple(_error(estimates[place, k], one.updates.get(site)) for k, one in enumerate(sums))
-            for place, site in enumerate(equations.sites)
-        }
-
-    def _estimates(self, equations: Equations, sums: Sequence[OpenedSum]) -> Reals:
-        if self.prior is Prior.AVERAGE:
-            return average_estimate(equations)
-        if self.prior is Prior.FITTED:
-            return fitted_estimate(equations)
-        if self.prior is Prior.OWN:
-            return linear_estimate(equations, [equations.own_gram] * len(equations.sites))
-        return linear_estimate(equations, [gram(sums, site) for site in equations.sites])
+    equations = equations_of(sums, party)
+    estimates = _estimates(equations, sums, prior)
+    return {
+        site: tuple(_error(estimates[place, k], one.updates.get(site)) for k, one in enumerate(sums))
+        for place, site in enumerate(equations.sites)
+    }
 
 
-def equations_of(sums: Sequence[OpenedSum], party: Sequence[str], noise: float = 0.0) -> Equations:
+def _estimates(equations: Equations, sums: Sequence[OpenedSum], prior: Prior) -> Reals:
+    if prior is Prior.AVERAGE:
+        return average_estimate(equations)
+    if prior is Prior.FITTED:
+        return fitted_estimate(equations)
+    if prior is Prior.OWN:
+        return linear_estimate(equations, [equations.own_gram] * len(equations.sites))
+    return linear_estimate(equations, [gram(sums, site) for site in equations.sites])
+
+
+def _noisy(matrix: Reals) -> Reals:
+    """The covariance of the sums, with what they are off by."""
+    noisy: Reals = matrix + SUMS_OFF_BY**2 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
+    return noisy
+
+
+def equations_of(sums: Sequence[OpenedSum], party: Sequence[str]) -> Equations:
     """Take what the party knows itself out of every sum. A round that a colluder is not in stays as it is."""
     sites = tuple(dict.fromkeys(site for one in sums for site in one.weights if site not in party))
     known = [[one.weights[own] * one.updates[own] for own in party if own in one.weights] for one in sums]
     totals = np.stack([one.total - sum(parts) for one, parts in zip(sums, known, strict=True)])
     weights = np.array([[one.weights.get(site, 0.0) for site in sites] for one in sums])
-    return Equations(sites, totals, weights, np.mean([gram(sums, own) for own in party], axis=0), noise)
+    return Equations(sites, totals, weights, np.mean([gram(sums, own) for own in party], axis=0))
 
 
 def gram(sums: Sequence[OpenedSum], site: str) -> Reals:
@@ -147,7 +137,7 @@ def linear_estimate(equations: Equations, covariances: Sequence[Reals]) -> Reals
     """The best linear estimate for one covariance per site, float64[N, K, D]."""
     weights = equations.weights
     moved = sum(np.outer(w, w) * c for w, c in zip(weights.T, covariances, strict=True))
-    solved = np.linalg.solve(equations.noisy(np.asarray(moved)), equations.sums)
+    solved = np.linalg.solve(_noisy(np.asarray(moved)), equations.sums)
     return np.stack([(c * w) @ solved for w, c in zip(weights.T, covariances, strict=True)])
 
 
@@ -160,13 +150,13 @@ def fitted_estimate(equations: Equations) -> Reals:
     for fresh in FRESHNESS:
         covariance = (1 - fresh) * equations.own_gram + fresh * np.diag(np.diag(equations.own_gram))
         for common in COMMON:
-            matrix = equations.noisy(covariance * ((1 - common) * apart + common * together))
+            matrix = _noisy(covariance * ((1 - common) * apart + common * together))
             misfit = float(np.trace(np.linalg.solve(matrix, observed))) / rounds  # the likeliest scale
             likelihood = -rounds * np.log(max(misfit, np.finfo(np.float64).tiny)) - np.linalg.slogdet(matrix)[1]
             if likelihood > best:
                 best, chosen = float(likelihood), (covariance, common)
     covariance, common = chosen
-    solved = np.linalg.solve(equations.noisy(covariance * ((1 - common) * apart + common * together)), equations.sums)
+    solved = np.linalg.solve(_noisy(covariance * ((1 - common) * apart + common * together)), equations.sums)
     mixed = (1 - common) * weights + common * weights.sum(axis=1, keepdims=True)
     return np.stack([(covariance * column) @ solved for column in mixed.T])
 
@@ -190,15 +180,6 @@ class PartyErrors(Line):
     prior: Prior
     errors: dict[str, Values]
 
-    def median(self, site: str) -> float | None:
-        """The error of a middling round, None for a site that was in no sum."""
-        found = sorted(error for error in self.errors.get(site, ()) if error is not None)
-        return found[len(found) // 2] if found else None
-
-    def least(self, site: str) -> float | None:
-        """The error of the round that is known best."""
-        return min((error for error in self.errors.get(site, ()) if error is not None), default=None)
-
 
 class AttackLine(Line):
     """One study, run once and attacked by everybody in it; lists have one entry a released round, ``isolation`` one
@@ -210,7 +191,6 @@ class AttackLine(Line):
     policy's clause that ended the shared part, None where none did.
     """
 
-    KEYS = ("study", "variant", "setting", "requester", "seed")
     format: str = FORMAT
     study: str
     variant: str
@@ -234,85 +214,49 @@ class AttackLine(Line):
     def by(self, party: tuple[str, ...], prior: Prior) -> PartyErrors | None:
         return next((one for one in self.attacks if (one.party, one.prior) == (party, prior)), None)
 
-    @property
-    def least_isolation(self) -> float | None:
-        """The smallest figure that any site found in a round whose sum was opened."""
-        opened = {number - 1 for number in self.rounds}
-        found = [
-            value
-            for values in self.isolation.values()
-            for place, value in enumerate(values)
-            if value is not None and place in opened
-        ]
-        return min(found, default=None)
+
+def attacked_line(of: AttackedStudy) -> AttackLine:
+    """Run and attack. Raises: ConfigurationError for data or settings that do not fit"""
+    with timed() as seconds:
+        federation = of.federation()
+        study = of.study(federation)
+        recorder = Recorder(PlainSum())
+        history = of.run(study, federation, recorder)
+        sums = recorder.sums
+        return line_of(
+            AttackLine,
+            of,
+            history,
+            reason=history.reason,
+            ended_by=history.ended_by,
+            parameters=study.parameters.dimension,
+            test_accuracy=history.test_accuracy,
+            rounds=tuple(one.round for one in sums),
+            lists=len({tuple(sorted(one.weights.items())) for one in sums}),
+            weight={site: _values([one.weights.get(site) for one in sums]) for site in history.contributors},
+            isolation={one.site: _values(one.values) for one in isolation_series(history)},
+            attacks=attacks_on(sums),
+            seconds=seconds(),
+        )
 
 
-@dataclass(frozen=True)
-class AttackedRun:
-    attacked: AttackedStudy
-
-    def line(self) -> AttackLine:
-        """Run and attack. Raises: ConfigurationError for data or settings that do not fit"""
-        with timed() as seconds:
-            of = self.attacked
-            federation = of.federation()
-            study = of.study(federation)
-            recorder = Recorder(Noisy(PlainSum(), of.setting.noise, of.seed) if of.setting.noise else PlainSum())
-            history = of.run(study, federation, recorder)
-            sums = recorder.sums
-            return line_of(
-                AttackLine,
-                of,
-                history,
-                reason=history.reason,
-                ended_by=history.ended_by,
-                parameters=study.parameters.dimension,
-                test_accuracy=history.test_accuracy,
-                rounds=tuple(one.round for one in sums),
-                lists=len({tuple(sorted(one.weights.items())) for one in sums}),
-                weight={site: _values([one.weights.get(site) for one in sums]) for site in history.contributors},
-                isolation={one.site: _values(one.values) for one in isolation_series(history)},
-                attacks=attacks_on(sums, (of.setting.noise * study.parameters.clip_norm) ** 2),
-                seconds=seconds(),
-            )
-
-
-class Noisy(DeviatingSum):
-    """Every contributor adds Gaussian noise to its update before it shares it; recorded updates are those without."""
-
-    def __init__(self, inner: Summing, length: float, seed: int) -> None:
-        super().__init__(inner)
-        self._length = length
-        self._random = np.random.default_rng(seed)
-
-    def sent(self, inputs: RoundInputs) -> dict[str, Reals]:
-        deviation = self._length * inputs.clip_norm / np.sqrt(inputs.own.values.size)
-        return {
-            site: update.values + self._random.normal(0, deviation, update.values.size)
-            for site, update in inputs.updates.items()
-        }
-
-
-def attacks_on(sums: Sequence[OpenedSum], noise: float = 0.0) -> tuple[PartyErrors, ...]:
-    """The requester, every contributor, and the requester with each contributor, with every prior.
-
-    ``noise`` is the expected squared length of what every site adds to its update.
-    """
+def attacks_on(sums: Sequence[OpenedSum]) -> tuple[PartyErrors, ...]:
+    """The requester, every contributor, and the requester with each contributor, with every prior."""
     if not sums:
         return ()
     requester = sums[0].requester
     others = tuple(dict.fromkeys(site for one in sums for site in one.weights if site != requester))
     parties = [(requester,), *((site,) for site in others), *((requester, site) for site in others)]
     return tuple(
-        PartyErrors(party=party, prior=prior, errors=_errors(sums, Reconstruction(party, prior, noise)))
+        PartyErrors(
+            party=party,
+            prior=prior,
+            errors={site: _values(errors) for site, errors in reconstruction_errors(sums, party, prior).items()},
+        )
         for party in parties
         for prior in Prior
         if len(party) == 1 or prior is not Prior.AVERAGE
     )
-
-
-def _errors(sums: Sequence[OpenedSum], attack: Reconstruction) -> dict[str, Values]:
-    return {site: _values(errors) for site, errors in attack.errors(sums).items()}
 
 
 def _values(values: Sequence[float | None]) -> Values:
@@ -331,7 +275,6 @@ class DifferencedLine(Line):
     ``predicted`` is the least isolation that anybody worked out before the second sum, about whomever's update.
     """
 
-    KEYS = AttackLine.KEYS
     format: str = DIFFERENCING_FORMAT
     study: str
     variant: str
@@ -357,53 +300,43 @@ class DifferencedLine(Line):
         return min(self.difference, self.average, self.own, self.fitted)
 
 
-_SUMS: Final = 2
+def differenced_line(of: AttackedStudy) -> DifferencedLine:
+    """Run one study, of two sums; the site with the largest weight is away at the second, of equal ones by seed.
+
+    Raises: ConfigurationError for data or settings that do not fit, and where there were no two sums
+    """
+    with timed() as seconds:
+        federation = of.federation()
+        study = of.study(federation).model_copy(update={"rounds": 2})
+        whole = _two_sums(of, study, federation, EVERYBODY)[1]
+        turned = of.contributors_in_turn(federation)
+        site = max(turned, key=lambda name: whole[0].weights.get(name, 0.0))
+        away = Attendance(missed=frozenset({(whole[1].round, site)}))
+        history, sums = _two_sums(of, study, federation, away)
+        requester = federation.requester.name
+        errors = {prior: reconstruction_errors(sums, (requester,), prior)[site][0] for prior in Prior}
+        return line_of(
+            DifferencedLine,
+            of,
+            history,
+            site=site,
+            parameters=study.parameters.dimension,
+            weight=_rounded(sums[0].weights[site]),
+            predicted=_rounded(_predicted(history, sums[1].round)),
+            difference=_rounded(difference_error(sums, site)),
+            **{prior.value: _rounded(error) for prior, error in errors.items()},
+            seconds=seconds(),
+        )
 
 
-@dataclass(frozen=True)
-class DifferencedRun:
-    """One study, of two sums; the site with the largest weight is away at the second, of equal ones it goes by seed."""
-
-    attacked: AttackedStudy
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        of = self.attacked
-        return (of.case.name, of.variant, of.setting.name, of.requester or "", of.seed)
-
-    def line(self) -> DifferencedLine:
-        """Raises: ConfigurationError for data or settings that do not fit, and where there were no two sums"""
-        with timed() as seconds:
-            of = self.attacked
-            federation = of.federation()
-            study = of.study(federation).model_copy(update={"rounds": _SUMS})
-            whole = self._run(study, federation, EVERYBODY)[1]
-            turned = of.contributors_in_turn(federation)
-            site = max(turned, key=lambda name: whole[0].weights.get(name, 0.0))
-            away = Attendance(missed=frozenset({(whole[1].round, site)}))
-            history, sums = self._run(study, federation, away)
-            requester = federation.requester.name
-            errors = {prior: Reconstruction((requester,), prior).errors(sums)[site][0] for prior in Prior}
-            return line_of(
-                DifferencedLine,
-                of,
-                history,
-                site=site,
-                parameters=study.parameters.dimension,
-                weight=_rounded(sums[0].weights[site]),
-                predicted=_rounded(_predicted(history, sums[1].round)),
-                difference=_rounded(difference_error(sums, site)),
-                **{prior.value: _rounded(error) for prior, error in errors.items()},
-                seconds=seconds(),
-            )
-
-    def _run(self, study: Study, federation: Federation, attendance: Attendance) -> tuple[RunHistory, list[OpenedSum]]:
-        recorder = Recorder(PlainSum())
-        history = self.attacked.run(study, federation, recorder, attendance=attendance)
-        if len(recorder.sums) < _SUMS:
-            name, found = f"{self.attacked.case.name}, {self.attacked.variant}", len(recorder.sums)
-            raise ConfigurationError(f"{name}: {found} sums were opened, two are needed")
-        return history, recorder.sums
+def _two_sums(
+    of: AttackedStudy, study: Study, federation: Federation, attendance: Attendance
+) -> tuple[RunHistory, list[OpenedSum]]:
+    recorder = Recorder(PlainSum())
+    history = of.run(study, federation, recorder, attendance=attendance)
+    if len(recorder.sums) < 2:
+        raise ConfigurationError(f"{of.case.name}, {of.variant}: {len(recorder.sums)} sums were opened, two are needed")
+    return history, recorder.sums
 
 
 def difference_error(sums: list[OpenedSum], site: str) -> float:

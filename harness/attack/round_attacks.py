@@ -18,7 +18,7 @@ import numpy as np
 from harness.attack.attack import Attempt, Found, passes, taken_out
 from harness.attack.ckks_attacks import sent as encrypted
 from harness.attack.forgeries import Parts
-from harness.attack.refused_messages import ANY_HEADER, ANY_RELEASE
+from harness.attack.hostile_messages import ANY_HEADER, ANY_RELEASE
 from harness.attack.scripted_agents import PARTIES, ROSTER
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.scripted_rounds import (

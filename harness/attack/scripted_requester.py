@@ -13,7 +13,7 @@ import numpy as np
 
 from client_agent.requester.openings import seal_queries
 from client_agent.study.release import own_key_id
-from harness.attack.forgeries import honest_contribution, release_set, with_header
+from harness.attack.forgeries import honest_contribution, release_set
 from harness.attack.signed_client import Reached, SignedClient, opened, there
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import unpacked
@@ -23,7 +23,6 @@ from protocol.messages.bodies import read_opening
 from protocol.messages.control import (
     AgreedSet,
     Announcement,
-    ChallengeTranscript,
     EndCause,
     Go,
     LayerShape,
@@ -240,14 +239,12 @@ class ScriptedRequester(Generic[R]):
             assert require_signatures(signed, self.federation.roster, [self.requester, operator]) == announcement
 
     def seal_contribution(
-        self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
+        self, sender: str, x: Ring, announcement: Announcement, attempt: int = 1
     ) -> dict[Side, bytes]:
         """Both servers' sealed shares."""
-        rand = secrets.token_bytes(32)
-        honest = honest_contribution(
-            x, announcement, sender, self.federation.roster, rand, attempt_number, self.study.parameters.ring_bits
-        )
-        return {side: with_header(honest[side], **changes).sealed() for side in Side}
+        rand, bits = secrets.token_bytes(32), self.study.parameters.ring_bits
+        honest = honest_contribution(x, announcement, sender, self.federation.roster, rand, attempt, bits)
+        return {side: honest[side].sealed() for side in Side}
 
     def contribution_path(self, number: int, attempt: int = 1) -> str:
         return self.path(paths.CONTRIBUTION, round=number, attempt=attempt)
@@ -303,9 +300,6 @@ class ScriptedRequester(Generic[R]):
         vector = unpacked(halves[masks.other], self.study.parameters.dimension, bits)
         return lifted(open_output_chunk(vector, halves[masks], 0), bits)
 
-    def transcript_of(self, current: RoundView) -> ChallengeTranscript:
-        return there(current.transcript, "transcript").message
-
     # --- sums with tags; the seed of a round's tags follows from its number -------------------------------------------
 
     def seed(self, number: int) -> bytes:
@@ -353,22 +347,20 @@ class ScriptedRequester(Generic[R]):
 
     def verdict(self, views: Mapping[Side, RoundView]) -> Signed[Go]:
         """Show the seed to both servers, and say that their checks add up to zero, which they do."""
-        go, failed = self.judge(views)
-        assert failed is None, "the checks add up to an error"
-        return there(go, "go")
+        return self._judged(views, Go)
 
     def failed(self, views: Mapping[Side, RoundView]) -> Signed[TagsFailed]:
         """Likewise where they do not."""
-        return there(self.judge(views)[1], "word that tags failed")
+        return self._judged(views, TagsFailed)
 
-    def judge(self, views: Mapping[Side, RoundView]) -> tuple[Signed[Go] | None, Signed[TagsFailed] | None]:
-        """Show the seed to both servers, and say what their checks say: the one or the other."""
+    def _judged(self, views: Mapping[Side, RoundView], kind: type[M]) -> Signed[M]:
         commitments, release = self.commitments(views), self.release_of(views[Side.A])
         a, b = (self.show_seed(side, release.round, release.attempt) for side in Side)
         for commitment, check in zip(commitments, (a, b), strict=True):
             require_check(check, commitment.message, self.federation.roster)
         said = judged(release, commitments, (a, b))
-        return (self._signed(said), None) if isinstance(said, Go) else (None, self._signed(said))
+        assert isinstance(said, kind), said
+        return self._signed(said)
 
     def go(self, verdict: Signed[Go], to: Sequence[Side] = tuple(Side)) -> None:
         self._to(to, "PUT", self._at(paths.GO, verdict.message), verdict.canonical())

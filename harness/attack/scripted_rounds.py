@@ -20,7 +20,7 @@ from harness.attack.signed_client import Reached, SignedClient, there
 from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.messages import paths
-from protocol.messages.control import Announcement, RoundState, RoundView, Signed
+from protocol.messages.control import Announcement, RoundState, RoundView
 from protocol.sharing import Side
 
 R = TypeVar("R", bound=Reached)
@@ -244,9 +244,6 @@ class OpenRound(Generic[R]):
 
     def put(self, site: str, side: Side, body: bytes, **place: int) -> httpx.Response:
         return self.client(site).send(side, "PUT", self.path(paths.CONTRIBUTION, **place), body)
-
-    def announce_as_is(self, signed: Signed[Announcement]) -> httpx.Response:
-        return self.sites.me.send(Side.A, "POST", self.path(paths.ANNOUNCEMENT), signed.canonical())
 
     def everything_stored(self) -> list[object]:
         """Both servers' durable state, and what a site that is not concerned sees."""

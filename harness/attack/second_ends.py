@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 from client_agent.study.release import require_outcome
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.forgeries import equivocating_announcement, release_set
-from harness.attack.refused_messages import unsigned
+from harness.attack.hostile_messages import unsigned
 from harness.attack.scripted_agents import (
     DIMENSION,
     PARTIES,
@@ -44,6 +44,7 @@ from protocol.messages.control import (
     Purpose,
     RankingSpec,
     ReleaseSet,
+    Roster,
     RoundOutcome,
     RoundState,
     RoundView,
@@ -55,6 +56,7 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.roster.chain import RosterChain
+from protocol.roster.keyfile import PartyKeys
 from protocol.rounds.evidence import check_release
 from protocol.rounds.side_a import Act, End, FromB, Signature, Step, outcome_of
 from protocol.rounds.side_b import Move
@@ -86,11 +88,6 @@ def _release_of(*sites: str) -> Signed[ReleaseSet]:
     return by_requester(release_set(agreed_over(_UPDATE, _EVERYBODY), (REQUESTER, *sites)))
 
 
-def _countersigned(side: Side, signed: Signed[M]) -> Signed[M]:
-    own = by_operator(side, signed.message).signatures
-    return signed.model_copy(update={"signatures": (*signed.signatures, *own)})
-
-
 @dataclass
 class ScriptedServer:
     """The other server: it has this release set, if any, and answers a request for its signature by ``outcome``."""
@@ -109,25 +106,56 @@ class ScriptedServer:
         """Sign, if it ``signs``, but refuse once and then answer with what it signed first."""
         if not self.signs:
             raise self.outcome
-        self.kept.append(_countersigned(Side.B, Signed[RoundOutcome].parse(body)))
+        self.kept.append(countersign(Signed[RoundOutcome].parse(body), _B, PARTIES.keys_of(_B).signing))
         if len(self.kept) == 1:
             raise self.outcome
         return self.kept[0].canonical()
+
+
+def scripted_server(side: Side, store: SqlStore, roster: Signed[Roster], keys: PartyKeys) -> Any:  # noqa: ANN401
+    """A Server in the middle of a round, with a real store and real keys, but without counters and files."""
+    counter = SimpleNamespace(labels=lambda *_: SimpleNamespace(inc=lambda *_: None))
+    limits = SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
+    return SimpleNamespace(
+        side=side,
+        name=keys.name,
+        peer=roster.message.operator(side.other),
+        roster=roster.message,
+        chain=RosterChain(roster),
+        store=store,
+        clock=lambda: 2_000_000_001.0,
+        failpoints=SimpleNamespace(reach=lambda _: None),
+        files=SimpleNamespace(delete=lambda _: None),
+        shares=SimpleNamespace(forget=lambda _: None),
+        shards=None,
+        metrics=SimpleNamespace(rounds=counter),
+        note_round=lambda *_: None,
+        randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
+        settings=SimpleNamespace(limits=limits),
+        sign=lambda message: sign(message, keys.name, keys.signing),
+        countersign=lambda signed: countersign(signed, keys.name, keys.signing),
+    )
+
+
+def store_with(folder: Path, record: RoundRecord, of: Study, name: str = "store") -> SqlStore:
+    """A store of one study, with this round."""
+    url = f"sqlite:///{folder / name}.db"
+    upgrade(url)
+    made = SqlStore(url, lambda _: None)
+    made.add_study(StudyRecord(record.key.study, Signed[Study](message=of), StudyState.OPEN, "", 1))
+    made.add_round(record)
+    return made
 
 
 class HonestServer:
     """One real server in the middle of a round; its store is a file in ``folder``."""
 
     def __init__(self, folder: Path, side: Side, state: RoundState, told: Announcement) -> None:
-        url = f"sqlite:///{folder / 'store.db'}"
-        upgrade(url)
-        self.store = SqlStore(url, lambda _: None)
-        self.store.add_study(StudyRecord(_KEY.study, Signed[Study](message=_STUDY), StudyState.OPEN, "", 1))
         agreed = by_operator(Side.A, agreed_over(told, _EVERYBODY))
         closes = float(told.closes_at_s)
         self.record = RoundRecord(_KEY, state, Signed[Announcement](message=told), closes, agreed_set=agreed)
-        self.store.add_round(self.record)
-        self.server = _server(side, self.store)
+        self.store = store_with(folder, self.record, _STUDY)
+        self.server = scripted_server(side, self.store, PARTIES.roster, PARTIES.keys_of(ROSTER.operator(side).name))
 
     @property
     def now(self) -> RoundRecord:
@@ -144,29 +172,6 @@ class HonestServer:
 
     def endings(self, peer: ScriptedServer) -> Endings:
         return Endings(self.server, cast(Any, peer))
-
-
-def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Server has of it
-    counter = SimpleNamespace(labels=lambda *_: SimpleNamespace(inc=lambda *_: None))
-    limits = SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
-    return SimpleNamespace(
-        side=side,
-        name=ROSTER.operator(side).name,
-        peer=ROSTER.operator(side.other),
-        roster=ROSTER,
-        chain=RosterChain(PARTIES.roster),
-        store=store,
-        clock=lambda: 2_000_000_001.0,
-        failpoints=SimpleNamespace(reach=lambda _: None),
-        files=SimpleNamespace(delete=lambda _: None),
-        shares=SimpleNamespace(forget=lambda _: None),
-        metrics=SimpleNamespace(rounds=counter),
-        note_round=lambda *_: None,
-        randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
-        settings=SimpleNamespace(limits=limits),
-        sign=partial(by_operator, side),
-        countersign=partial(_countersigned, side),
-    )
 
 
 _UPDATE: Final = _announced(Purpose.UPDATE)

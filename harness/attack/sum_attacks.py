@@ -16,7 +16,7 @@ from client_agent.site.sum_memory import SumMemory
 from harness.attack import memory_attacks as memory
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.attacked_study import relative_error
-from harness.attack.memory_attacks import ATTACKS, FEATURES, Claim, MemoryAttack, start
+from harness.attack.memory_attacks import FEATURES, Claim, start
 from harness.attack.scripted_agents import (
     GRID,
     REQUESTER,
@@ -52,13 +52,11 @@ _AT_AGENTS: Final[Mapping[str, object]] = {"client_agent.site.sum_memory.check_i
 
 _ONE_SUM: Final = 0.4
 """One sum alone leaves an error of 0.5, a little less where the sites' updates are not as long as each other."""
-_BLURRED: Final = frozenset({"rate 0.5"})
-"""The model moves so far between its sums that nothing is read, with or without a defence."""
 _IN_MEMORY: Final[Mapping[str, object]] = {"harness.attack.memory_attacks.check_isolation": passes}
 
 
-def _subtraction(of: MemoryAttack, _: Path) -> Found:
-    error = of.error(SitePolicy().least_isolation)
+def _subtraction(script: memory.Script, _: Path) -> Found:
+    error = memory.least_error(script, SitePolicy().least_isolation)
     return Found(error < _ONE_SUM, error)
 
 
@@ -406,11 +404,7 @@ def _left_out_again(_folder: Path) -> Found:
 
 _ANY_COHORT: Final[Mapping[str, object]] = {"protocol.policy.cohorts.check_cohort": passes}
 ATTEMPTS: Final = {
-    **{
-        f"sums-{of.name.replace(' ', '-').replace('.', '-')}": Attempt(partial(_subtraction, of), _IN_MEMORY)
-        for of in ATTACKS
-        if of.name not in _BLURRED
-    },
+    **{f"sums-{name}": Attempt(partial(_subtraction, script), _IN_MEMORY) for name, script in memory.ATTACKS.items()},
     "sums-between-models": Attempt(_between_models, _IN_MEMORY),
     **{name: Attempt(partial(_two_sums, script), without) for name, (script, without) in _AGENTS.items()},
     "sums-one-class-more": Attempt(_one_class_more, _AT_AGENTS),

@@ -267,6 +267,18 @@ class TaggedRound:
         return errors_of(key, self.length, [source(vector) for vector in vectors])
 
 
+def deviating(**steps: Callable[..., object]) -> type[TaggedRound]:
+    """A tagged round in which these steps are the attacker's."""
+    return cast(type[TaggedRound], type("Deviating", (TaggedRound,), steps))
+
+
+def entry(length: int, place: int, units: int) -> Ring:
+    """Zeros but for one element. Shapes: -> uint64[length]"""
+    vector = np.zeros(length, dtype=np.uint64)
+    vector[place] = units
+    return vector
+
+
 def source(vector: Ring) -> Callable[[int, int], Ring]:
     return lambda start, stop: vector[start:stop]
 

@@ -36,7 +36,6 @@ from servers.store.sql import SqlStore
 
 SITES: Final = ("requester", "c1", "c2", "c3")
 NAME: Final = "troubled"
-ROUNDS: Final = 3
 _LEAST: Final = 2
 _POLICY: Final = SitePolicy(least_isolation=0.0, least_contributors=_LEAST)
 
@@ -49,7 +48,7 @@ class Plan:
     """
 
     rule: RuleSpec = EROSION
-    rounds: int = ROUNDS
+    rounds: int = 2
     dimension: int = 2_000
     deadline_s: float = 120.0
     within_s: float = 6 * 3600.0
@@ -203,8 +202,8 @@ def kinds(fate: Fate) -> list[str]:
 # --- attacks ----------------------------------------------------------------------------------------------------------
 
 
-_PLAN: Final = Plan(rounds=2)
-_IMPATIENT: Final = Plan(rounds=2, within_s=1500.0)
+_PLAN: Final = Plan()
+_IMPATIENT: Final = Plan(within_s=1500.0)
 """A study that goes on ends long before; one that does not is not waited for much longer."""
 _SEED: Final = 11
 _VICTIM: Final = "c3"
@@ -355,7 +354,7 @@ ATTEMPTS: Final = {
     ),
     "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.net.exchange._ALTERED": ()}),
     "network-delays-messages": _attempt(
-        Trouble(_delays, Plan(rounds=2, deadline_s=300.0)),
+        Trouble(_delays, Plan(deadline_s=300.0)),
         {
             "servers.rounds.contributions.awaited_sites": _nobody,
             "servers.rounds.state.awaited_sites": _nobody,
@@ -379,7 +378,7 @@ ATTEMPTS: Final = {
     "network-keeps-a-site-out": _attempt(
         Trouble(
             lambda _, passing: Fate(arrives=passing.sender != _VICTIM or passing.number < 12),
-            Plan(rounds=2, deadline_s=60.0, within_s=400.0),
+            Plan(deadline_s=60.0, within_s=400.0),
             everybody=False,
             cut_off=frozenset({_VICTIM}),
         ),

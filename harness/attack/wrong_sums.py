@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from harness.attack.attack import Attempt, Found, passes, replaced
 from harness.attack.forgeries import wrap_around_entry
 from harness.attack.scripted_agents import REQUESTER
 from harness.attack.scripted_rounds import SITES, SMALL, VICTIM, pair_in_memory, small_update
-from harness.attack.tagged_round import CONTRIBUTORS, Half, TaggedRound, source
+from harness.attack.tagged_round import CONTRIBUTORS, Half, TaggedRound, deviating, entry, source
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import Ring, derive
 from protocol.errors import AggregateOutOfBounds, MoietyError, SumAltered
@@ -139,8 +139,8 @@ _NO_TAGS: Final[Mapping[str, object]] = {
 
 def _rounds(reached: Callable[[TaggedRound], bool], steps: Mapping[str, Callable[..., object]], _: Path) -> Found:
     """Twelve rounds in which these steps of a tagged round are the attacker's."""
-    deviating = cast(type[TaggedRound], type("Deviating", (TaggedRound,), dict(steps)))
-    rounds = (deviating(derive(_SEED, f"round {number}"), number) for number in range(1, _ROUNDS + 1))
+    of = deviating(**steps)
+    rounds = (of(derive(_SEED, f"round {number}"), number) for number in range(1, _ROUNDS + 1))
     count = sum(reached(one) for one in rounds)
     return Found(count > 0, count)
 
@@ -181,16 +181,14 @@ def _is_named(turn: TaggedRound) -> bool:
         return False
 
 
-def _small_error(length: int) -> Ring:
+def _small_error(turn: TaggedRound) -> Ring:
     """Far below every bound."""
-    error = np.zeros(length, dtype=np.uint64)
-    error[3] = 1000
-    return error
+    return entry(turn.length, 3, 1000)
 
 
 def _error_of(turn: TaggedRound) -> Ring:
     """In half of the rounds beyond the bound of a coordinate."""
-    return _small_error(turn.length) << np.uint64(30 if turn.number % 4 < 2 else 0)
+    return _small_error(turn) << np.uint64(30 if turn.number % 4 < 2 else 0)
 
 
 def _sum_plus(units: int, places: slice) -> Mapping[str, Callable[..., object]]:
@@ -225,16 +223,20 @@ _FORGED: Final[Mapping[str, Callable[..., object]]] = {
 def _other_half(turn: TaggedRound, half: Half) -> bytes:
     if half.kind is ShareKind.SEED:
         return half.content
-    return (half.vector(turn.length) + _small_error(turn.length)).tobytes()
+    return (half.vector(turn.length) + _small_error(turn)).tobytes()
 
 
 def _fitted_half(turn: TaggedRound, half: Half) -> bytes:
     """The shown tags in it fit the error."""
     if half.kind is ShareKind.SEED:
         return half.content
-    error = _small_error(turn.length)
+    error = _small_error(turn)
     error[-TAG_COORDINATES:][:PAIR] = turn.errors([error])[0]
     return (half.vector(turn.length) + error).tobytes()
+
+
+def _other_seed(turn: TaggedRound, site: str) -> bytes:
+    return bytes(32) if site == CONTRIBUTORS[1] else turn.tag_seed
 
 
 def _goes(turn: TaggedRound, said: Go | TagsFailed) -> Go:
@@ -271,11 +273,7 @@ ATTEMPTS: Final = {
         {"shared": _tag_plus(REQUESTER, -TAG_COORDINATES, 5), "judged": _goes}, _NO_ERROR, _NO_TAGS
     ),
     "tags-other-seed": Attempt(
-        partial(
-            _rounds,
-            _is_named,
-            {"told_seed": lambda turn, site: bytes(32) if site == CONTRIBUTORS[1] else turn.tag_seed},
-        ),
+        partial(_rounds, _is_named, {"told_seed": _other_seed}),
         {"protocol.protection.shares.require_seed": lambda announcement, seed: bytes.fromhex(seed)},
     ),
 }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from harness.attack import forgeries as forged
 from harness.attack.attack import Attempt, Found, passes
+from harness.attack.chosen_queries import opened_values
 from harness.attack.scripted_requester import make_study
 from harness.attack.scripted_rounds import SITES, SMALL, VICTIM, Pair, RoundInMemory, pair_in_memory, small_update
 from harness.federation.server_apps import ServersInMemory
@@ -20,14 +21,12 @@ from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import Ring, from_signed, to_signed
 from protocol.errors import AggregateOutOfBounds
 from protocol.messages.control import RuleName, RuleSpec
-from protocol.mpc import sketch
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rounds.agreement import agree
 from protocol.rounds.judgement import Judgement, RequesterFacts, RoundRule, judge
 from protocol.rules.fedavg import FedAvg, class_weight, counts_vector
 from protocol.rules.interface import SiteFacts
-from protocol.sharing import Side
 
 # --- vectors, against the range check, the lengths that are opened, and the agreed set --------------------------------
 #
@@ -102,16 +101,11 @@ _TRUE_COUNTS: Final = ((40, 10), (30, 20), (25, 25), (10, 40))
 
 
 def _passes_range_check(vector: Ring, draw: np.random.Generator) -> bool:
-    """All 40 projections, for 20 challenges and sharings."""
-    modulus_bits = 64 - _PARAMETERS.range_bits
-    for _ in range(_CHALLENGES):
-        rows = sketch.projections(draw.bytes(32), _PARAMETERS)
-        share_b = draw.integers(0, 2**64, vector.size, dtype=np.uint64)
-        u = sketch.range_operand(Side.A, vector - share_b, rows, _PARAMETERS)
-        v = sketch.range_operand(Side.B, share_b, rows, _PARAMETERS)
-        if np.any((u - v) & np.uint64((1 << modulus_bits) - 1) > 1):
-            return False
-    return True
+    """All 40 projections, for 20 challenges."""
+    challenges = (draw.bytes(32) for _ in range(_CHALLENGES))
+    return all(
+        opened_values(Needs.NOTHING, [vector], [None], _PARAMETERS, challenge)[0].in_range for challenge in challenges
+    )
 
 
 def _total(*vectors: Ring) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner
 from protocol.errors import MoietyError
 
-PLAN: Final = Plan(rounds=2, dimension=200, within_s=WITHIN_S)
+PLAN: Final = Plan(dimension=200, within_s=WITHIN_S)
 
 
 @cache

@@ -1,6 +1,7 @@
-"""A whole study over HTTPS, then every byte that the servers stored and logged is searched for what they must not hold.
+"""A whole study, then every byte that the servers stored and logged is searched for what they must not hold.
 
-The secrets come from where they belong: the sites' journals, opened with the keys of whoever may open them.
+Real servers and agents in memory: after every answer all files get a second name, as servers delete shares, and sites
+old rounds. The secrets come from where they belong: the sites' journals, opened with the keys of whoever may open them.
 
 The attack is ``servers-classify-all-they-store``; here every byte is searched for what is known to be secret.
 """
@@ -9,40 +10,43 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+from fastapi import FastAPI
+from structlog.testing import capture_logs
 
-from client_agent.learning.data import Examples, LocalData
-from client_agent.learning.models import model_spec
-from client_agent.site.events import read_metrics
-from client_agent.site.journal import StudyJournal
-from client_agent.study.outbox import create_study
+from harness.attack.attack import replaced
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.federation import server_apps
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import light_learner
 from protocol.channel.sealing import SealedReader
-from protocol.messages.control import ContributionHeader, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import ContributionHeader
+from protocol.policy.site_policy import SitePolicy
 from protocol.roster.keyfile import dump_party_keys
 from protocol.sharing import Side
+from tests.integration.agents import EROSION, REQUESTER, finished, journal, rounds_of, spec, study_for
 from tests.kit.present import present
-from tests.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
-NAMES = ("requester", "c1", "c2", "c3")
+STUDY = "searched"
+NAMES = (REQUESTER, "c1", "c2", "c3")
 ROUNDS = 3
 WINDOW_BYTES = 24
 """Long enough that no other bytes are alike by chance; every secret is searched for by such pieces of it."""
 BLOCK_BYTES, OVERLAP_BYTES = 4096, 128
 """Blocks of a file and their overlap, which is longer than whatever is searched for."""
-LOOK_EVERY_S, KEEP_EVERY_S = 0.4, 0.01
 OWN_FILES = ("keys.toml", "tls.key")
+LOOK_EVERY = 20
+"""Answers after which the databases are read, which have no second name that would keep what is overwritten."""
 
 
 @dataclass
@@ -56,64 +60,59 @@ class Evidence:
     stored: dict[Side, dict[str, bytes]] = field(default_factory=lambda: {side: {} for side in Side})
 
 
-def read(path: Path) -> bytes | None:
-    """A file's bytes, unless it has just been deleted."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+@dataclass
+class Searched:
+    federation: InMemoryFederation
+    folder: Path
+    evidence: Evidence = field(default_factory=Evidence)
+    kept: dict[tuple[Path, int], Path] = field(default_factory=dict)
+    """Second names, by a file's first one and its inode."""
 
+    def place(self, side: Side) -> Path:
+        return self.federation.files.folder / OPERATOR_NAMES[side]
 
-def journals(federation: RunningFederation) -> Iterator[Path]:
-    for name in NAMES:
-        yield from StudyJournal(federation.state(name), "searched").folder.glob("rounds/*/**/*")
+    def look(self) -> None:
+        for side in Side:
+            for path in self.place(side).rglob("server.db*"):
+                with suppress(FileNotFoundError):
+                    self.take(path, path.read_bytes())
 
+    def keep(self) -> None:
+        """Give every file that is there now a second name."""
+        rounds = (journal(self.federation, name, STUDY).folder.glob("rounds/*/**/*") for name in NAMES)
+        for path in itertools.chain(*rounds, *(self.place(side).rglob("*") for side in Side)):
+            with suppress(FileNotFoundError):
+                if path.is_file() and (path, path.stat().st_ino) not in self.kept:
+                    second = self.folder / str(len(self.kept))
+                    second.hardlink_to(path)
+                    self.kept[path, second.stat().st_ino] = second
 
-def look(federation: RunningFederation, evidence: Evidence) -> None:
-    """Take what is there now: the databases change all the time."""
-    for side in Side:
-        for path in sorted((federation.folder / OPERATOR_NAMES[side]).rglob("*")):
-            take(federation, evidence, path, read(path) if path.is_file() else None)
+    def take(self, path: Path, content: bytes) -> None:
+        """Take a server's file as it is, and the secrets of a site's file."""
+        if not content or path.name in OWN_FILES:
+            return
+        for side in Side:
+            if path.is_relative_to(self.place(side)):
+                label = f"{path.relative_to(self.place(side))} {hashlib.sha256(content).hexdigest()}"
+                self.evidence.stored[side][label] = content
+        for name in NAMES:
+            if path.is_relative_to(self.federation.state(name)):
+                self.note(f"{name} {path.parent.name} {path.parent.parent.name}", path, content)
 
-
-def keep(federation: RunningFederation, folder: Path, kept: dict[tuple[Path, int], Path]) -> None:
-    """A second name for every file that is there now: servers delete shares, and sites old rounds, in no time."""
-    places = [federation.folder / OPERATOR_NAMES[side] for side in Side]
-    for path in (*journals(federation), *(found for place in places for found in place.rglob("*"))):
-        with suppress(FileNotFoundError):
-            if path.is_file() and (path, path.stat().st_ino) not in kept:
-                second = folder / str(len(kept))
-                second.hardlink_to(path)
-                kept[path, second.stat().st_ino] = second
-
-
-def take(federation: RunningFederation, evidence: Evidence, path: Path, content: bytes | None) -> None:
-    """Take a server's file as it is, and the secrets of a site's file."""
-    if not content or path.name in OWN_FILES:
-        return
-    for side in Side:
-        place = federation.folder / OPERATOR_NAMES[side]
-        if path.is_relative_to(place):
-            evidence.stored[side][f"{path.relative_to(place)} {hashlib.sha256(content).hexdigest()}"] = content
-    for name in NAMES:
-        if path.is_relative_to(federation.state(name)):
-            note(federation, evidence, f"{name} {path.parent.name} {path.parent.parent.name}", path, content)
-
-
-def note(federation: RunningFederation, evidence: Evidence, label: str, path: Path, content: bytes) -> None:
-    if path.name in {f"{side}.sealed" for side in Side}:
-        side = Side(path.stem)
-        reader = SealedReader(federation.parties.keys_of(OPERATOR_NAMES[side]).sealing)
-        plain = b"".join([*reader.feed(content), reader.finish()])
-        assert ContributionHeader.parse(reader.header or b"").side is side
-        evidence.shares[side][label] = plain
-        evidence.salts[side][label] = reader.salt or b""
-    elif path.name == "encoded.ring":
-        evidence.updates[label] = content
-    elif path.name == "decision.json":
-        found = json.loads(content)["weight_list"]
-        if found is not None:
-            evidence.weight_lists[label] = bytes.fromhex(found["salt"])
+    def note(self, label: str, path: Path, content: bytes) -> None:
+        if path.name in {f"{side}.sealed" for side in Side}:
+            side = Side(path.stem)
+            reader = SealedReader(self.federation.parties.keys_of(OPERATOR_NAMES[side]).sealing)
+            plain = b"".join([*reader.feed(content), reader.finish()])
+            assert ContributionHeader.parse(reader.header or b"").side is side
+            self.evidence.shares[side][label] = plain
+            self.evidence.salts[side][label] = reader.salt or b""
+        elif path.name == "encoded.ring":
+            self.evidence.updates[label] = content
+        elif path.name == "decision.json":
+            found = json.loads(content)["weight_list"]
+            if found is not None:
+                self.evidence.weight_lists[label] = bytes.fromhex(found["salt"])
 
 
 def forms(secret: bytes) -> list[bytes]:
@@ -144,66 +143,41 @@ def distinct(stored: Mapping[str, bytes]) -> dict[str, bytes]:
     return found
 
 
-def site_data(seed: int) -> LocalData:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(60, 5)).astype(np.float32)
-    examples = Examples(x, (x[:, 0] > 0).astype(np.int64))
-    return LocalData(examples, examples)
-
-
-@dataclass(frozen=True)
-class Searched:
-    federation: RunningFederation
-    evidence: Evidence
-
-
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
-    """A study from its creation to its end, looked at all the time."""
-    sites = tuple(SiteSpec(name, site_data(i)) for i, name in enumerate(NAMES))
-    spec = FederationSpec("search", NAMES[0], sites, ports=free_ports(), bootstrap_samples=0)
-    evidence = Evidence()
-    with RunningFederation(spec, tmp_path_factory.mktemp("search")) as federation:
-        study = Study(
-            name="searched",
-            roster_digest=federation.parties.roster.message.digest(),
-            parameters=StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3),
-            rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
-            model=model_spec("linear", (5,), (), 2),
-            training=TrainingSpec(batch_size=16),
-            rounds=ROUNDS,
-            round_deadline_s=60.0,
-        )
-        create_study(federation.state(NAMES[0]), study)
-        folder, kept = federation.folder / "kept", dict[tuple[Path, int], Path]()
-        folder.mkdir()
-        now = time.monotonic()
-        deadline, looks_at = now + 90, now
-        while not all(finished(federation, name) for name in NAMES):
-            assert time.monotonic() < deadline, federation.tails()
-            keep(federation, folder, kept)
-            if time.monotonic() > looks_at:
-                federation.check()
-                look(federation, evidence)
-                looks_at = time.monotonic() + LOOK_EVERY_S
-            time.sleep(KEEP_EVERY_S)
-        look(federation, evidence)
-        for (path, _), second in kept.items():
-            take(federation, evidence, path, second.read_bytes())
-        evidence.stored = {side: distinct(stored) for side, stored in evidence.stored.items()}
-        yield Searched(federation, evidence)
+    """A study from its creation to its end, looked at after every answer."""
+    policies = dict.fromkeys(NAMES, SitePolicy(least_isolation=0.0))
+    carry, answers = server_apps._answer, itertools.count(1)
+    with (
+        capture_logs() as logs,
+        InMemoryFederation(spec(policies), tmp_path_factory.mktemp("search"), light_learner) as federation,
+    ):
+        made = Searched(federation, tmp_path_factory.mktemp("kept"))
 
+        async def keeping(app: FastAPI, request: httpx.Request) -> httpx.Response:
+            answer = await carry(app, request)
+            made.keep()
+            if next(answers) % LOOK_EVERY == 0:
+                made.look()
+            return answer
 
-def finished(federation: RunningFederation, name: str) -> bool:
-    state = StudyJournal(federation.state(name), "searched").site_state()
-    return state is not None and state.finished is not None
+        with replaced(server_apps, "_answer", keeping), federation.agents():
+            federation.hand_in(study_for(federation, STUDY, EROSION, ROUNDS, 60.0))
+            federation.until("the end", finished(federation, STUDY, *NAMES))
+        made.look()
+        for (path, _), second in made.kept.items():
+            made.take(path, second.read_bytes())
+        logged = json.dumps(logs, default=str).encode()
+        made.evidence.stored = {
+            side: distinct({**stored, "logs": logged}) for side, stored in made.evidence.stored.items()
+        }
+        yield made
 
 
 def test_the_study_was_whole_and_the_search_finds_what_is_there(searched: Searched) -> None:
     """Each server's own shares and its agreed sets are found, so that finding nothing below means something."""
     evidence = searched.evidence
-    metrics = StudyJournal(searched.federation.state(NAMES[0]), "searched").folder / "metrics.jsonl"
-    assert len(read_metrics(metrics)) == ROUNDS
+    assert len(rounds_of(searched.federation, REQUESTER, STUDY)) == ROUNDS
     assert len(evidence.updates) >= len(NAMES)
     assert len(evidence.weight_lists) >= len(NAMES) - 1
     for side in Side:
@@ -212,9 +186,7 @@ def test_the_study_was_whole_and_the_search_finds_what_is_there(searched: Search
         assert {name.split()[0] for name in own} == set(NAMES)
         assert any("server.db" in name for name in evidence.stored[side])
         assert any(b"agreed_set" in content for content in evidence.stored[side].values())
-        assert any(
-            name.startswith(("log", "process", "server.log")) or ".log" in name for name in evidence.stored[side]
-        )
+        assert b'"event": "connected"' in evidence.stored[side]["logs"]
 
 
 @pytest.mark.parametrize("side", list(Side))
@@ -242,9 +214,8 @@ def test_no_update_no_model_and_no_weights(searched: Searched, side: Side) -> No
         for kind in ("<f4", "<f8"):
             assert where((signed / 2.0**19).astype(kind).tobytes(), stored) == [], label
     for name in NAMES:
-        journal = StudyJournal(federation.state(name), "searched")
-        state = present(journal.site_state())
-        model = journal.load_model(present(state.model_version))
+        own = journal(federation, name, STUDY)
+        model = own.load_model(present(present(own.site_state()).model_version))
         for kind in ("<f4", "<f8"):
             assert where(model.astype(kind).tobytes(), stored) == []
     assert not any(b'"numerator"' in content or b'"weights"' in content for content in stored.values())
@@ -254,7 +225,7 @@ def test_no_update_no_model_and_no_weights(searched: Searched, side: Side) -> No
 def test_no_key_of_anybody(searched: Searched, side: Side) -> None:
     """Neither the sites' common key nor anybody's private keys, the server's own included."""
     federation, stored = searched.federation, searched.evidence.stored[side]
-    state = present(StudyJournal(federation.state("c1"), "searched").site_state())
+    state = present(journal(federation, "c1", STUDY).site_state())
     assert where(bytes.fromhex(present(state.site_key)), stored) == []
     for keys in federation.parties.keys:
         written = dump_party_keys(keys)

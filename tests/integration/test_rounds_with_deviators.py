@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from harness.attack import forgeries
-from harness.attack import forgeries as forged
 from harness.attack.forgeries import equivocating_announcement, release_set
 from harness.attack.scripted_rounds import (
     EARLY,
@@ -97,7 +96,7 @@ def one_share_only(opened: OpenRound) -> None:
 
 def two_faced(opened: OpenRound) -> None:
     """Each server gets a sound share, but of two different updates, under commitments that differ."""
-    opened.contribute(VICTIM, forged.two_faced(opened.honest[VICTIM], opened.fresh(VICTIM, honest_update(2))))
+    opened.contribute(VICTIM, forgeries.two_faced(opened.honest[VICTIM], opened.fresh(VICTIM, honest_update(2))))
 
 
 def nothing_at_all(opened: OpenRound) -> None:
@@ -156,7 +155,7 @@ def test_a_refusal_is_told_to_its_sender_only(pair: Pair) -> None:
     opened = pair.round(opens=Needs.NOTHING)
     opened.advance(Phase.COLLECTING)
     before = {site: [opened.sites.view(side, site) for side in Side] for site in SITES}
-    refused = opened.put(VICTIM, Side.A, forged.truncated(opened.honest[VICTIM][Side.A].sealed()))
+    refused = opened.put(VICTIM, Side.A, opened.honest[VICTIM][Side.A].sealed()[:-1])
     assert refused.json()["code"] == "broken_seal"
     assert {site: [opened.sites.view(side, site) for side in Side] for site in SITES} == before
     for site in (OTHER, EARLY, REQUESTER):

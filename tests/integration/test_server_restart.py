@@ -140,9 +140,9 @@ def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: Scri
 @pytest.mark.parametrize("side", list(Side))
 def test_between_the_challenge_and_the_queries(sites: ScriptedRequester, side: Side) -> None:
     contribute_all(sites, 1)
-    before = sites.transcript_of(sites.wait_transcript(Side.A, 1))
+    before = sites.wait_transcript(Side.A, 1).transcript
     sites.federation.servers[side].restart()
-    assert sites.transcript_of(sites.wait_transcript(Side.A, 1)) == before
+    assert sites.wait_transcript(Side.A, 1).transcript == before
     finish(sites, 1)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.attack.scripted_requester import ScriptedRequester, make_study
+from harness.attack.signed_client import there
 from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
 from protocol.messages.control import RoundState
@@ -144,7 +145,7 @@ def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
         x = updates(1)
         for site in SITES:
             made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
-        stated = made.transcript_of(made.wait_transcript(Side.A, 1))
+        stated = there(made.wait_transcript(Side.A, 1).transcript, "transcript").message
         label = f"{made.study.digest()} round 1 attempt 1 challenge nonce"
         expected = [server_randomness(11, running.roster.operator(side).name).bytes(32, label).hex() for side in Side]
         assert [stated.nonce_a, stated.nonce_b] == expected

@@ -216,7 +216,8 @@ def test_a_measured_round_without_need_is_not_even_announced(pair: Pair) -> None
     """A rule without distances: the servers refuse, before any site has to."""
     sites = pair.new_study(SMALL, rule=RuleSpec(name=RuleName.FEDAVG))
     opened = pair.round(opens=Needs.DISTANCES)
-    refused = opened.announce_as_is(sign(opened.announcement, REQUESTER, sites.me.keys.signing))
+    signed = sign(opened.announcement, REQUESTER, sites.me.keys.signing)
+    refused = sites.me.send(Side.A, "POST", opened.path(paths.ANNOUNCEMENT), signed.canonical())
     assert (refused.status_code, refused.json()["code"]) == (400, ErrorCode.MALFORMED_MESSAGE)
     assert sites.view(Side.A).current is None
     pair.round(opens=Needs.NOTHING).finish()

@@ -9,7 +9,7 @@ from harness.federation.network import Fate
 from protocol.messages.control import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished
 
-PLAN = Plan(RuleSpec(name=RuleName.FEDAVG), rounds=2)
+PLAN = Plan(RuleSpec(name=RuleName.FEDAVG))
 
 
 def test_messages_that_come_late_or_not_at_all_change_no_bit_and_cost_their_own_time(tmp_path: Path) -> None:

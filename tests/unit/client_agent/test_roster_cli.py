@@ -7,7 +7,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from protocol.roster.changes import dump_chain
 
 from client_agent.cli.roster import app
 from client_agent.cli.roster_files import read_chain as read_chain_file
@@ -15,7 +14,7 @@ from client_agent.site.identity import signed_chain
 from harness.engine.parties import SiteEntry, make_parties
 from protocol.errors import ConfigurationError, MoietyError, RosterRefused
 from protocol.messages.control import Roster, Signed
-from protocol.roster.chain import require_chain
+from protocol.roster.chain import dump_chain, require_chain
 from protocol.roster.keyfile import dump_party_keys, dump_roster, parse_party_keys
 from protocol.sharing import Side
 from servers.identity.roster import read_chain

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.attack.memory_attacks import FEATURES, FOUR, PARTS, REQUESTER, Claim, Federation, start
-from harness.attack.reconstruction import Prior, Reconstruction
+from harness.attack.reconstruction import Prior, reconstruction_errors
 from protocol.errors import Clause, PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.exposure import (
@@ -242,7 +242,7 @@ def test_repeating_the_same_sum_is_never_refused() -> None:
     federation = Federation(LIMIT)
     for _ in range(5):
         assert federation.ask(FOUR, start()) is not None
-    errors = Reconstruction((REQUESTER,), Prior.TRUE).errors(federation.opened)
+    errors = reconstruction_errors(federation.opened, (REQUESTER,), Prior.TRUE)
     assert min(error for one in errors.values() for error in one if error is not None) > ONE_SUM
 
 

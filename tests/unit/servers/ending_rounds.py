@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
+from harness.attack import second_ends
 from protocol.errors import UnknownResource
 from protocol.messages.control import (
     AgreedSet,
@@ -18,17 +18,14 @@ from protocol.messages.control import (
     RoundState,
     Signed,
     Study,
-    StudyState,
     sign,
 )
 from protocol.parameters import Needs
-from protocol.roster.chain import RosterChain
 from protocol.rounds.side_a import End, outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from servers.rounds.endings import Endings
-from servers.store.migrate import upgrade
-from servers.store.records import RoundRecord, StudyRecord
+from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
@@ -82,12 +79,7 @@ class Asked:
 
 def store_with(folder: Path, record: RoundRecord, of: Study = STUDY, name: str = "store") -> SqlStore:
     """A store of one study, with this round."""
-    url = f"sqlite:///{folder / name}.db"
-    upgrade(url)
-    made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(record.key.study, Signed[Study](message=of), StudyState.OPEN, "", 1))
-    made.add_round(record)
-    return made
+    return second_ends.store_with(folder, record, of, name)
 
 
 def by_a(key: RoundKey, state: RoundState, cause: OutcomeCause) -> Signed[RoundOutcome]:
@@ -97,32 +89,7 @@ def by_a(key: RoundKey, state: RoundState, cause: OutcomeCause) -> Signed[RoundO
 
 def server_on(side: Side, store: SqlStore) -> Any:
     """One side with a real store and real keys; counters and files are no part of this."""
-    operator = ROSTER.operator(side).name
-    counter = SimpleNamespace(labels=lambda *_: SimpleNamespace(inc=lambda *_: None))
-    signing = PARTIES.keys[operator].signing
-    return SimpleNamespace(
-        side=side,
-        name=operator,
-        peer=ROSTER.operator(side.other),
-        roster=ROSTER,
-        chain=RosterChain(PARTIES.roster),
-        store=store,
-        clock=lambda: 2_000_000_001.0,
-        failpoints=SimpleNamespace(reach=lambda _: None),
-        files=SimpleNamespace(delete=lambda _: None),
-        shares=SimpleNamespace(forget=lambda _: None),
-        shards=None,
-        note_round=lambda *_: None,
-        metrics=SimpleNamespace(rounds=counter),
-        randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
-        settings=SimpleNamespace(
-            limits=SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
-        ),
-        sign=lambda message: sign(message, operator, signing),
-        countersign=lambda signed: signed.model_copy(
-            update={"signatures": (*signed.signatures, *sign(signed.message, operator, signing).signatures)}
-        ),
-    )
+    return second_ends.scripted_server(side, store, PARTIES.roster, PARTIES.keys[ROSTER.operator(side).name])
 
 
 def endings(server: Any, peer: Asked) -> Endings:

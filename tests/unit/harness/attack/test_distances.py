@@ -10,7 +10,7 @@ import pytest
 
 import moiety
 from harness.attack.attacked_study import AttackedStudy, relative_error
-from harness.attack.distances import LocatingLine, LocatingRun, Points, Round, expected_error, located, located_over
+from harness.attack.distances import LocatingLine, Points, Round, expected_error, located, located_line, located_over
 from harness.simulate.case import read_case
 from harness.simulate.store import read_lines
 from harness.simulate.study_files import STUDIES
@@ -62,7 +62,7 @@ def test_what_does_not_move_is_known_after_enough_rounds_and_what_moves_afresh_i
 
 
 def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
-    line = LocatingRun(attacked("fedavg", 3), (0, 2)).line()
+    line = located_line(attacked("fedavg", 3), (0, 2))
     assert line.parameters == CASE.variant("fedavg").study.model.inputs[0] * 2 + 2
     none, own, drawn, zeros = line.located
     assert (none.colluders, own.points, drawn.points, zeros.points) == (0, Points.HONEST, Points.RANDOM, Points.ZEROS)
@@ -72,9 +72,9 @@ def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
     assert zeros.single < 1
     assert none.summed < none.single
     with pytest.raises(ConfigurationError, match="leave no honest contributor"):
-        LocatingRun(attacked("fedavg", 1), (4,)).line()
+        located_line(attacked("fedavg", 1), (4,))
     with pytest.raises(ConfigurationError, match="no sum with everybody"):
-        LocatingRun(attacked("local", 1)).line()
+        located_line(attacked("local", 1))
 
 
 def test_the_command_writes_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,13 +12,12 @@ from client_agent.learning.trainer import loss_gradient
 from harness.attack import cli
 from harness.attack.inversion import (
     TARGETS,
-    Descent,
     How,
-    InvertedRun,
     Pool,
-    Target,
+    descend,
     guesses,
     hit,
+    inverted_line,
     rows_over_biases,
     signal_to_noise,
     structural_similarity,
@@ -38,29 +37,29 @@ def pool_of(columns: int) -> Pool:
 
 @pytest.mark.parametrize("key", ["breast-linear", "breast-mlp", "digits-linear"])
 def test_one_record_alone_is_read_exactly_whatever_the_dense_model(key: str) -> None:
-    line = InvertedRun(BY_KEY[key], 1, 1, 0, steps=1).line()
+    line = inverted_line(BY_KEY[key], 1, 1, 0, steps=1)
     assert line.by(How.ANALYTIC).exact == 1.0
     assert line.by(How.GUESSED).exact == 0.0
 
 
 def test_descent_reads_one_record_of_a_table_and_an_image() -> None:
-    assert InvertedRun(TABLE, 1, 1, 0).line().by(How.OPTIMISED).close == 1.0
-    image = InvertedRun(IMAGES, 1, 1, 0).line()
+    assert inverted_line(TABLE, 1, 1, 0).by(How.OPTIMISED).close == 1.0
+    image = inverted_line(IMAGES, 1, 1, 0)
     assert image.by(How.OPTIMISED).close == 1.0
     assert (image.by(How.OPTIMISED).noise or 0) > (image.by(How.GUESSED).noise or 0) + 10
 
 
 def test_with_noise_on_records_not_even_one_alone_is_read() -> None:
     for key in ("digits-noise-little", "digits-noise"):
-        line = InvertedRun(BY_KEY[key], 1, 1, 0, steps=1).line()
+        line = inverted_line(BY_KEY[key], 1, 1, 0, steps=1)
         assert line.by(How.ANALYTIC).exact == line.by(How.ANALYTIC).close == 0.0
-    plain = InvertedRun(BY_KEY["digits-mlp"], 1, 1, 0, steps=1).line()
+    plain = inverted_line(BY_KEY["digits-mlp"], 1, 1, 0, steps=1)
     assert plain.by(How.ANALYTIC).exact == 1.0
 
 
 def test_many_records_are_not_read_out_of_a_linear_model() -> None:
     """Two rows, one the other's negative, are one weighted mean of 256 records: there is nothing else to be had."""
-    line = InvertedRun(BY_KEY["breast-linear"], 8, 32, 0, steps=20).line()
+    line = inverted_line(BY_KEY["breast-linear"], 8, 32, 0, steps=20)
     assert line.by(How.ANALYTIC).exact == line.by(How.OPTIMISED).exact == 0.0
 
 
@@ -83,11 +82,11 @@ def test_a_convolution_has_no_rows_to_read() -> None:
 
 def test_a_descent_of_two_steps_is_near_where_it_began() -> None:
     model = build_model(model_spec("linear", (3,), (), 2), 0)
-    found = Descent(2).records(model, np.ones(8), np.array([0]), (3,), 5)
+    found = descend(model, np.ones(8), np.array([0]), (3,), 5, steps=2)
     start = torch.randn((1, 3), generator=torch.Generator().manual_seed(5)).numpy()
     moved = np.abs(found - start)
     assert (moved > 0).all()
-    assert (moved < 0.1 + 0.05 + 1e-4).all()  # the rate, and half of it from the middle on
+    assert (moved < 0.1 + 0.01 + 1e-4).all()  # the rate, and a tenth of it from the middle on
 
 
 def test_hits_are_counted_by_the_nearest_candidate_in_standard_deviations() -> None:
@@ -124,7 +123,7 @@ def test_guesses_are_other_peoples_records_and_columns_of_theirs() -> None:
 
 def test_more_records_than_there_are_is_refused_and_sites_have_their_own() -> None:
     with pytest.raises(ConfigurationError, match="need more than the"):
-        InvertedRun(TABLE, 8, 100, 0).line()
+        inverted_line(TABLE, 8, 100, 0)
     data = Examples(np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6))
     np.testing.assert_array_equal(true_part(data, 2, 1).y, [2, 3])
 
@@ -140,4 +139,3 @@ def test_the_average_over_sites_is_that_of_all_their_records() -> None:
 def test_every_target_has_a_name_and_a_model_of_its_own_and_is_in_the_help() -> None:
     assert tuple(BY_KEY) == cli.TARGETS
     assert len(BY_KEY) == len(TARGETS)
-    assert all(isinstance(target, Target) and target.title for target in TARGETS)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.attack.attacked_study import AttackedStudy, Setting
-from harness.attack.lies import Lie, LyingLine, LyingRun, Seen, shown, summed
+from harness.attack.lies import Lie, LyingLine, Seen, lying_lines, shown, summed
 from harness.simulate.case import read_case
 from harness.simulate.store import read_lines
 from harness.simulate.study_files import STUDIES
@@ -72,7 +72,7 @@ def test_in_a_sum_that_is_measured_a_liar_is_no_farther_off_than_it_would_be_hon
 def test_a_perfect_lie_gains_weight_under_the_raw_form_and_nothing_without_sums() -> None:
     def lines(changes: dict[str, object], *lies: Lie) -> list[LyingLine]:
         setting = Setting("changed", {**changes, "rounds": 2}, least_isolation=0.0)
-        return list(LyingRun(AttackedStudy(CASE, "fedavg", 0, "city-hospital", setting), lies, 1).lines())
+        return list(lying_lines(AttackedStudy(CASE, "fedavg", 0, "city-hospital", setting), lies))
 
     honest, lied = lines(RAW, Lie.ORACLE)
     assert (honest.lie, honest.moved, honest.harm) == (None, 0.0, 0.0)
@@ -87,7 +87,7 @@ def test_a_perfect_lie_gains_weight_under_the_raw_form_and_nothing_without_sums(
 
 def test_more_liars_than_contributors_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="choose 1 to 4"):
-        list(LyingRun(AttackedStudy(CASE, "fedavg", 0, "city-hospital"), (), 5).lines())
+        list(lying_lines(AttackedStudy(CASE, "fedavg", 0, "city-hospital"), (), 5))
 
 
 def test_the_command_writes_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.attack.attacked_study import AttackedStudy
-from harness.attack.poisoning import TARGET, Known, Poison, Poisoned, tampered, with_trigger, written
+from harness.attack.poisoning import TARGET, Known, Poison, Poisoned, poisoned, tampered, with_trigger, written
 from harness.datasets.bundled import digits_sites
 from harness.simulate.case import Case, read_case
 from harness.simulate.study_files import STUDIES
@@ -99,8 +99,8 @@ def test_data_are_tampered_with_at_the_poisoners_alone() -> None:
     assert tampered(honest, Poison.SIGN_FLIP, ["site-2"]) is honest
 
 
-def run_of(case: Case, variant: str, poisoners: int, poison: Poison | None, *, secure: bool = False) -> Poisoned:
-    return Poisoned(AttackedStudy(case, variant, 0), poisoners, poison, secure)
+def run_of(case: Case, variant: str, poisoners: int, poison: Poison | None) -> Poisoned:
+    return poisoned(AttackedStudy(case, variant, 0), poisoners, poison)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def test_poisoners_show_in_what_they_do_and_honest_ones_in_nothing(case: Case) -> None:
     nobody, honest, liars = (
-        run_of(case, "fedavg", number, poison).line() for number, poison in ((0, None), (4, None), (4, Poison.SCALED))
+        run_of(case, "fedavg", number, poison) for number, poison in ((0, None), (4, None), (4, Poison.SCALED))
     )
     assert (nobody.accuracy, nobody.log_loss) == (honest.accuracy, honest.log_loss)
     assert honest.weight == pytest.approx(0.4)
@@ -122,24 +122,14 @@ def test_poisoners_show_in_what_they_do_and_honest_ones_in_nothing(case: Case) -
 
 def test_under_mallows_two_faced_ones_keep_their_weight_and_are_summed(case: Case) -> None:
     """Measured they are the requester itself; with two of ten that is worth more than an even share."""
-    reversed_, two_faced = (
-        run_of(case, "mallows", 2, poison).line() for poison in (Poison.SIGN_FLIP, Poison.TWO_FACED)
-    )
+    reversed_, two_faced = (run_of(case, "mallows", 2, poison) for poison in (Poison.SIGN_FLIP, Poison.TWO_FACED))
     assert two_faced.weight > 0.2 > reversed_.weight
 
 
 def test_more_liars_than_multi_krum_stands_leave_the_requester_alone(case: Case) -> None:
-    line = run_of(case, "multi_krum", 4, Poison.SCALED).line()
-    assert (line.end, line.released) == ("local_only", 0)
-
-
-def test_under_the_protocol_it_is_the_same_but_for_rounding(case: Case) -> None:
-    plain, secure = (run_of(case, "fedavg", 2, Poison.SCALED, secure=secure).line() for secure in (False, True))
-    assert secure.protection == "secure"
-    assert secure.log_loss == pytest.approx(plain.log_loss, rel=1e-3)
-    assert plain.key != secure.key
+    assert run_of(case, "multi_krum", 4, Poison.SCALED).released == 0
 
 
 def test_too_many_poisoners_are_refused(case: Case) -> None:
     with pytest.raises(ConfigurationError, match="choose 0 to 8"):
-        run_of(case, "fedavg", 9, Poison.ZEROS).line()
+        run_of(case, "fedavg", 9, Poison.ZEROS)

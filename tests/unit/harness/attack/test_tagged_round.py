@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 from harness.attack.scripted_agents import REQUESTER, ROSTER
-from harness.attack.tagged_round import CONTRIBUTORS, Half, TaggedRound
+from harness.attack.tagged_round import CONTRIBUTORS, TaggedRound, deviating, entry
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds, BadSignature, SumAltered, Unavailable
 from protocol.messages.control import ShareKind
@@ -33,25 +33,20 @@ def test_an_honest_sum_goes_and_opens_the_average(number: int) -> None:
 @pytest.mark.parametrize("site", [REQUESTER, CONTRIBUTORS[2]])
 @pytest.mark.parametrize("place", [-4, -3, 0])
 def test_a_wrong_tag_stops_the_sum_and_names_the_site(site: str, place: int) -> None:
-    class Wrong(TaggedRound):
-        def shared(self, name: str, tagged: Ring) -> Ring:
-            tagged[place] += np.uint64(name == site)
-            return tagged
-
-    turn = Wrong()
+    turn = deviating(shared=lambda turn, name, tagged: tagged + entry(tagged.size, place, int(name == site)))()
     assert not turn.goes
     assert turn.wrong() == WrongTags(sites=(site,), server_lied=False)
+
+
+def changed(liar: Side, units: int) -> Callable[[TaggedRound, Side, Ring], Ring]:
+    """One server changes an element of its sum."""
+    return lambda turn, side, own: own + entry(own.size, 7, units * (side is liar))
 
 
 @EACH_SIDE
 @pytest.mark.parametrize("units", [1, 2**33, 2**40])
 def test_a_changed_sum_does_not_go_and_names_no_site(liar: Side, units: int) -> None:
-    class Changed(TaggedRound):
-        def summed(self, side: Side, own: Ring) -> Ring:
-            own[7] += np.uint64(units * (side is liar))
-            return own
-
-    turn = Changed()
+    turn = deviating(summed=changed(liar, units))()
     assert not turn.goes
     assert turn.wrong() == WrongTags(sites=(), server_lied=True)
 
@@ -65,34 +60,27 @@ def test_a_forged_check_is_found_by_every_site_and_names_the_server(liar: Side, 
     It is named also where its error is beyond the bound of a coordinate.
     """
 
-    class Forged(TaggedRound):
-        def summed(self, side: Side, own: Ring) -> Ring:
-            own[7] += np.uint64(units * (side is liar))
-            return own
+    def forged(turn: TaggedRound, side: Side, errors: Ring) -> Ring:
+        return errors - turn.errors([entry(turn.length, 7, units * (side is liar))])[0]
 
-        def checked(self, side: Side, errors: Ring) -> Ring:
-            return errors - self._owed() if side is liar else errors
-
-        def _owed(self) -> Ring:
-            vector = np.zeros(self.length, dtype=np.uint64)
-            vector[7] = units
-            return self.errors([vector])[0]
-
-    turn = Forged(number=number)
+    turn = deviating(summed=changed(liar, units), checked=forged)(number=number)
     assert turn.goes
     with pytest.raises(SumAltered, match=f"server {liar.value.upper()} signed") as found:
         turn.opened()
     assert found.value.sides == (liar.value,)
 
 
+def half_altered(kind: ShareKind, alter: Callable[[bytes], bytes], number: int = 1) -> TaggedRound:
+    """A round of which one half is served otherwise."""
+    return deviating(served=lambda turn, half: alter(half.content) if half.kind is kind else half.content)(
+        number=number
+    )
+
+
 @EVEN_AND_ODD
 @pytest.mark.parametrize("kind", [ShareKind.SEED, ShareKind.VECTOR])
 def test_another_half_than_the_signed_one_is_not_used_and_fetched_again(kind: ShareKind, number: int) -> None:
-    class Other(TaggedRound):
-        def served(self, half: Half) -> bytes:
-            return half.content[:-1] + bytes([half.content[-1] ^ 1]) if half.kind is kind else half.content
-
-    turn = Other(number=number)
+    turn = half_altered(kind, lambda content: content[:-1] + bytes([content[-1] ^ 1]), number)
     side = masking_side(number) if kind is ShareKind.SEED else masking_side(number).other
     with pytest.raises(Unavailable, match=f"server {side.value.upper()} serves another half"):
         turn.opened()
@@ -100,22 +88,13 @@ def test_another_half_than_the_signed_one_is_not_used_and_fetched_again(kind: Sh
 
 def test_a_coordinate_beyond_its_bound_in_a_wrong_half_is_the_servers_to_serve_again() -> None:
     """The digest is known last; until then nothing is said about the sum."""
-
-    class Other(TaggedRound):
-        def served(self, half: Half) -> bytes:
-            return bytes(7) + b"@" + half.content[8:] if half.kind is ShareKind.VECTOR else half.content
-
     with pytest.raises(Unavailable, match="serves another half"):
-        Other().opened()
+        half_altered(ShareKind.VECTOR, lambda content: bytes(7) + b"@" + content[8:]).opened()
 
 
 def test_a_sum_beyond_its_bound_whose_tags_fit_is_discarded_as_ever() -> None:
-    class Long(TaggedRound):
-        def __init__(self) -> None:
-            super().__init__()
-            self.updates["c1"] = self.updates["c1"] * 60
-
-    turn = Long()
+    turn = TaggedRound()
+    turn.updates["c1"] = turn.updates["c1"] * 60
     assert turn.goes
     with pytest.raises(AggregateOutOfBounds, match="the round is discarded"):
         turn.opened()
