@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -21,8 +21,7 @@ from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.study_file import FinishTable
 from harness.datasets.site_data import SiteData
-from harness.engine import training
-from harness.engine.all_sites import BaselineRounds
+from harness.engine.baseline_rounds import BaselineRounds
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum, seed_of
 from harness.engine.run_state import (
@@ -35,8 +34,10 @@ from harness.engine.run_state import (
     Conditions,
     ErosionApplies,
     Progress,
+    Reached,
     Run,
     RunState,
+    S,
     final_scores,
     require_no_divergence,
     round_record,
@@ -59,9 +60,9 @@ from harness.engine.study_round import (
     skipped,
     with_own_noise,
 )
-from harness.engine.training import S, own_sources, repeated
+from harness.engine.training import own_sources, repeated
 from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
-from protocol.errors import PolicyRefusal
+from protocol.errors import LocalOptimumReached, PolicyRefusal
 from protocol.messages.control import RuleName, Study
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_release
 from protocol.policy.site_policy import SitePolicy, list_terms
@@ -70,14 +71,19 @@ from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.shared_model import apply_aggregate, first_model, initial_state
 
-Reached: TypeAlias = training.Progress[Any, RoundRecord]
-"""The progress of a study's run, or a baseline's."""
 
+class Rounds(Protocol[S]):
+    """The rounds of a study or a baseline, counted from 1; ``S`` is all that moves from round to round."""
 
-class ShownRounds(training.Scheme[S, RoundRecord], Protocol[S]):
-    """The rounds of a study or a baseline; ``shown`` is the requester's model as a study's state has it."""
+    def start(self) -> S: ...
 
-    def shown(self, state: S) -> RunState: ...
+    def round(self, state: S, number: int) -> tuple[S, RoundRecord]:
+        """Do one round. Raises: LocalOptimumReached, with the state as it was; UnusableUpdate"""
+        ...
+
+    def shown(self, state: S) -> RunState:
+        """Return the requester's model as a study's state has it."""
+        ...
 
 
 def without_held_out(
@@ -140,8 +146,8 @@ def run_rounds(
     conditions: Conditions = USUAL,
     *,
     protection: str,
-    resume: Reached | None = None,
-    after_round: Callable[[Reached], None] = lambda progress: None,
+    resume: Reached[Any] | None = None,
+    after_round: Callable[[Reached[Any]], None] = lambda progress: None,
 ) -> RunHistory:
     """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
 
@@ -152,22 +158,21 @@ def run_rounds(
     seed = seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
-    rounds: ShownRounds[Any] = StudyRounds(run)
-    if conditions.baseline is not None:
-        rounds = BaselineRounds.of(run, conditions.baseline)
-    first = round_record(run, rounds.shown(rounds.start()), 0, RoundKind.SKIPPED, ())  # the model before round 1
-    for record in resume.records[-1:] if resume else ():
+    rounds: Rounds[Any] = StudyRounds(run) if conditions.baseline is None else BaselineRounds(run, conditions.baseline)
+    begun: Reached[Any] = Reached(rounds.start())
+    first = round_record(run, rounds.shown(begun.state), 0, RoundKind.SKIPPED, ())  # the model before round 1
+    reached, optimum = resume or begun, None
+    for record in reached.records[-1:]:
         require_no_divergence(record, first)
-
-    def over(progress: Reached) -> bool:
-        """Rounds of class counts and of measuring are no rounds of the study's."""
-        return len(progress.records) - rounds.shown(progress.state).rounds_apart >= study.rounds
-
-    def watched(progress: Reached) -> None:
-        after_round(progress)
-        require_no_divergence(progress.records[-1], first)
-
-    reached, optimum = training.train(rounds, resume, over, watched)
+    while len(reached.records) - rounds.shown(reached.state).rounds_apart < study.rounds:
+        try:
+            state, record = rounds.round(reached.state, len(reached.records) + 1)
+        except LocalOptimumReached as stopped:
+            optimum = stopped.detail
+            break
+        reached = Reached(state, (*reached.records, record))
+        after_round(reached)
+        require_no_divergence(record, first)
     progress = Progress(rounds.shown(reached.state), reached.records)
     end, reason = _end_of(run, progress.state, optimum)
     if conditions.finish is not None:

@@ -16,7 +16,7 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -135,13 +135,7 @@ class CaseTable(_Table):
     attendance: AttendanceTable = AttendanceTable()
 
 
-class NamedTable(_Table):
-    """``[[variant]]`` of any file that compares."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
-
-
-class VariantTable(NamedTable):
+class VariantTable(_Table):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
@@ -151,6 +145,7 @@ class VariantTable(NamedTable):
     ``policy`` is the sites' in place of the case's: for rules from before there were any.
     """
 
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
     alone_after: Annotated[int, Field(ge=1)] | None = None
     pooled: bool = False
@@ -254,36 +249,21 @@ def parse_case(text: str, source: str) -> Case:
     return case_of(StudyFile(source, parse_toml(text, source)))
 
 
-T = TypeVar("T", bound=BaseModel)
-V = TypeVar("V", bound=NamedTable)
-
-
-def parts_of(file: StudyFile, name: str, kind: type[T], variant: type[V]) -> tuple[T, list[V], dict[str, Any]]:
-    """The table ``name`` of a file that compares variants, the variants, and the study's own tables.
-
-    Raises: ConfigurationError that names what is wrong
-    """
+def case_of(file: StudyFile) -> Case:
+    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
     source, tables = file.source, dict(file.tables)
-    part, variants = tables.pop(name, None), tables.pop("variant", [])
-    if not isinstance(part, dict) or not isinstance(variants, list):
-        what = "a case" if name == "case" else "a comparison"
-        raise ConfigurationError(f"{source}: {what} has one table [{name}] and one or more tables [[variant]]")
+    written, listed = tables.pop("case", None), tables.pop("variant", [])
+    if not isinstance(written, dict) or not isinstance(listed, list):
+        raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")
     if "seed" in tables:
-        part = {"seeds": [tables["seed"]], **part}
-    table = validated(kind, part, f"{source}: [{name}]")
-    parsed = [validated(variant, one, f"{source}: [[variant]]") for one in variants]
+        written = {"seeds": [tables["seed"]], **written}
+    table = validated(CaseTable, written, f"{source}: [case]")
+    parsed = [validated(VariantTable, one, f"{source}: [[variant]]") for one in listed]
     names = [one.name for one in parsed]
     if not names:
         raise ConfigurationError(f"{source}: there is nothing to run: give one or more tables [[variant]]")
     if len(set(names)) != len(names):
         raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
-    return table, parsed, tables
-
-
-def case_of(file: StudyFile) -> Case:
-    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
-    source, (table, parsed, tables) = file.source, parts_of(file, "case", CaseTable, VariantTable)
-    written = {"seeds": [tables["seed"]], **file.tables["case"]} if "seed" in tables else file.tables["case"]
     variants = tuple(_variant(variant, tables, written, table, source) for variant in parsed)
     possible = METRICS[variants[0].study.task.kind]
     if not possible or table.judged_by not in (None, *possible):

@@ -10,7 +10,7 @@ from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, check_examples, check_targets
-from harness.engine.all_sites import require_baseline
+from harness.engine.baseline_rounds import require_baseline
 from harness.engine.protected_sum import SourceName
 from harness.engine.study_round import require_willing
 from harness.engine.training import ON_CPU, Computing

@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import model_vector, personal_vector
+from client_agent.learning.flat_vector import load_personal, load_vector, model_vector, personal_vector
 from client_agent.learning.losses import training_loss
 from client_agent.learning.models import build_model, dimension, model_spec
-from client_agent.learning.trainer import compute_update
+from client_agent.learning.trainer import compute_update, train_round
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
-from harness.engine.training import ON_CPU, Batched, Computing, OneByOne, batchable, repeated
+from harness.engine.training import ON_CPU, Batched, Computing, TrainedSites, batchable, repeated
 from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TaskKind, TaskSpec, TrainingSpec
@@ -44,6 +45,23 @@ EVERYTHING = PLAIN.model_copy(
 )
 
 
+def one_after_the_other(
+    model: nn.Module,
+    sites: list[Examples],
+    training: TrainingSpec,
+    models: np.ndarray,
+    personal: np.ndarray,
+    number: int,
+) -> TrainedSites:
+    """As the sites' agents train."""
+    done = []
+    for row, (site, seed) in enumerate(zip(sites, SEEDS, strict=True)):
+        load_vector(model, models[row])
+        load_personal(model, personal[row])
+        done.append(train_round(model, site, training, round=number, seed=seed, device=CPU))
+    return TrainedSites(np.stack([one.update for one in done]), np.stack([one.personal for one in done]))
+
+
 @pytest.mark.parametrize("training", [PLAIN, EVERYTHING])
 @pytest.mark.parametrize(
     "spec",
@@ -58,7 +76,7 @@ def test_one_call_is_every_site_by_itself(spec: ModelSpec, training: TrainingSpe
     model = build_model(spec, 1)
     models = np.stack([model_vector(model) + np.float32(0.1 * k) for k in range(3)])
     personal = repeated(personal_vector(model), 3) + np.float32(0.05)
-    one_by_one = OneByOne(model, sites, SEEDS, training, CPU).train(models, personal, 2)
+    one_by_one = one_after_the_other(model, sites, training, models, personal, 2)
     together = Batched(build_model(spec, 1), sites, SEEDS, training, CPU).train(models, personal, 2)
     np.testing.assert_allclose(together.updates, one_by_one.updates, rtol=0, atol=BOUND)
     np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=BOUND)
@@ -101,7 +119,7 @@ def test_one_call_on_a_gpu_is_every_site_by_itself() -> None:
     spec = model_spec("mlp", (4,), (6, 5), 3, activation="tanh", personal=("input", "target"))
     models = repeated(model_vector(build_model(spec, 1)), 3)
     personal = repeated(personal_vector(build_model(spec, 1)), 3)
-    one_by_one = OneByOne(build_model(spec, 1), SITES, SEEDS, EVERYTHING, CPU).train(models, personal, 1)
+    one_by_one = one_after_the_other(build_model(spec, 1), SITES, EVERYTHING, models, personal, 1)
     device = torch.device("cuda")
     together = Batched(build_model(spec, 1), SITES, SEEDS, EVERYTHING, device).train(models, personal, 1)
     # tanh and exponentials of another library are off by a few more units: counted as twice the additions

@@ -21,11 +21,10 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import SiteData
 from harness.datasets.transforms import dealt_anew
 from harness.engine.algorithms import BaselineTable
-from harness.engine.all_sites import SitesState
-from harness.engine.history import RoundRecord, RunHistory
+from harness.engine.baseline_rounds import SitesState
+from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
-from harness.engine.run_state import Attendance, Conditions
-from harness.engine.training import Progress
+from harness.engine.run_state import Attendance, Conditions, Reached
 from harness.engine.updates import PlainSum
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
@@ -90,16 +89,17 @@ def batches_of(training: TrainingSpec, site: SiteData) -> Callable[[int], list]:
             {"name": "pfedme", "pull": 4.0, "steps": 3, "personal_rate": 0.03},
             lambda f, n, there: reference.pfedme(f, n, there, 4.0, 3, 0.03),
         ),
+        ({"name": "apfl", "mixing": 0.3}, lambda f, n, there: reference.apfl(f, n, there, 0.3, True)),
+        ({"name": "apfl", "adaptive": False}, lambda f, n, there: reference.apfl(f, n, there, 0.5, False)),
     ],
-    ids=["fedprox", "fedprox is fedavg", "scaffold", "ditto", "pfedme"],
+    ids=["fedprox", "fedprox is fedavg", "scaffold", "ditto", "pfedme", "apfl", "apfl with a fixed mixture"],
 )
 def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
     first, seen = model_vector(build_model(study.model, 3)).astype(np.float64), []
 
-    def after(progress: Progress[SitesState, RoundRecord]) -> None:
-        state = progress.state
-        seen.append(state.own[0] if table["name"] in ("ditto", "pfedme") else state.models[0])
+    def after(progress: Reached[SitesState]) -> None:
+        seen.append(progress.state)
 
     history = run_baseline(study, table, after_round=after)
     sites = [
@@ -112,11 +112,15 @@ def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     federation = reference.Federation(first, sites, 0.05, 0.04)
     for number in (1, 2, 3):
         by_hand(federation, number, THERE[number])
-        personal = table["name"] in ("ditto", "pfedme")
-        expected = federation.sites[0].personal if personal else federation.x
-        np.testing.assert_allclose(seen[number - 1], expected, rtol=1e-4, atol=2e-6)
+        state = seen[number - 1]
+        np.testing.assert_allclose(state.shared, federation.x, rtol=1e-4, atol=2e-6)
+        if table["name"] in ("ditto", "pfedme", "apfl"):
+            own = [site.personal for site in federation.sites]
+            np.testing.assert_allclose(state.own, own, rtol=1e-4, atol=2e-6)
+        if table["name"] == "apfl":
+            np.testing.assert_allclose(state.mixing[0], federation.sites[0].mixing, rtol=1e-4)
         assert history.rounds[number - 1].took_part == tuple(NAMES[place] for place in THERE[number][1:])
-    assert np.abs(seen[-1] - first).max() > 0.01
+    assert np.abs(seen[-1].shared - first).max() > 0.01
 
 
 CASE = """
@@ -227,14 +231,14 @@ def test_a_case_deals_by_a_number(tmp_path: Path) -> None:
         run_case(case("baseline = { name = 'scaffold' }", "dirichlet = 1e-8"), CaseOptions(tmp_path / "c"))
 
 
-@pytest.mark.parametrize("table", [{"name": "scaffold"}, {"name": "pfedme", "personal_rate": 0.03}])
+@pytest.mark.parametrize("table", [{"name": "scaffold"}, {"name": "pfedme", "personal_rate": 0.03}, {"name": "apfl"}])
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, table: dict) -> None:
     study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
 
-    def checkpoint() -> Checkpoint[SitesState, RoundRecord]:
-        return Checkpoint(tmp_path, "run", "identity", (SitesState, RoundRecord))
+    def checkpoint() -> Checkpoint[SitesState]:
+        return Checkpoint(tmp_path, "run", "identity", SitesState)
 
-    def kept(progress: Progress[SitesState, RoundRecord]) -> None:
+    def kept(progress: Reached[SitesState]) -> None:
         if len(progress.records) == 2:
             checkpoint().save(progress, 1.0)
 
@@ -244,3 +248,16 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, table: dict) -> N
     again = run_baseline(study, table, resume=resumed)
     np.testing.assert_array_equal(again.final_model, whole.final_model)
     assert again.rounds == whole.rounds
+
+
+@pytest.mark.parametrize(("mixing", "is_shared"), [(0.0, True), (0.5, False)])
+def test_apfl_is_judged_by_the_mixture(mixing: float, is_shared: bool) -> None:
+    study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
+    seen: list[Reached[SitesState]] = []
+    table = {"name": "apfl", "mixing": mixing, "adaptive": False}
+    history = run_baseline(study, table, after_round=seen.append)
+    state = seen[-1].state
+    np.testing.assert_allclose(
+        history.final_model, mixing * state.own[0] + (1 - mixing) * state.shared, rtol=0, atol=1e-6
+    )
+    assert np.array_equal(history.final_model, state.shared) is is_shared
