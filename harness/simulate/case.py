@@ -83,7 +83,6 @@ ALL_THERE: Final = AttendanceTable()
 CHANGEABLE: Final = ("model", "rule", "training", "parameters")
 BASELINE: Final = "baseline"
 TuneValue = float | int | str
-PublishedMistake = Literal["row_sums"]
 Opened = Literal["distances", "norms", "pairs", "inner_products"]
 
 
@@ -140,8 +139,7 @@ class VariantTable(_Table):
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
     sites' training parts together, which only a simulation can. ``baseline`` takes FedAvg's place.
-    ``published_mistake`` repeats one of a paper's code, to compare with its table. ``finish`` and ``privacy`` are the
-    study's tables.
+    ``finish`` and ``privacy`` are the study's tables.
     ``policy`` is the sites' in place of the case's: for rules from before there were any.
     """
 
@@ -150,7 +148,6 @@ class VariantTable(_Table):
     alone_after: Annotated[int, Field(ge=1)] | None = None
     pooled: bool = False
     baseline: BaselineTable | None = None
-    published_mistake: PublishedMistake | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
     finish: dict[str, Any] | None = None
     privacy: dict[str, Any] | None = None
@@ -301,8 +298,8 @@ def _require_together(variant: VariantTable, study: StudyTable, where: str) -> N
         )
     if study.finish is not None and (variant.alone_after or variant.baseline):
         raise ConfigurationError(f"{where}: 'finish' goes with neither 'alone_after' nor 'baseline'")
-    if variant.baseline is not None and (variant.alone_after or variant.published_mistake):
-        raise ConfigurationError(f"{where}: 'baseline' goes with neither 'alone_after' nor 'published_mistake'")
+    if variant.baseline is not None and variant.alone_after:
+        raise ConfigurationError(f"{where}: 'baseline' does not go with 'alone_after'")
     if variant.pooled and study.rule.name is not RuleName.LOCAL:
         raise ConfigurationError(
             f"{where}: key 'pooled': the rule is {study.rule.name.value!r}, and there is nobody left to weigh once all "
@@ -348,7 +345,7 @@ def _digest(
         "keeps_validation": variant.keeps_validation,
     }
     # what is left out is not written down, so that digests of files from before a key came in stay as they are
-    later = variant.model_dump(include={"alone_after", "baseline", "policy", "published_mistake"}, exclude_none=True)
+    later = variant.model_dump(include={"alone_after", "baseline", "policy"}, exclude_none=True)
     deciding |= later | ({"pooled": True} if variant.pooled else {})
     deciding |= packages
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()

@@ -40,8 +40,6 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     where = f"{case.source}: variant {variant.name!r}"
     require_plain_for_same_round(variant.study, protection, where)
     chosen, model, table = variant.chosen_rule(), variant.chosen_model, variant.table
-    if chosen is not None and table.published_mistake is not None:
-        raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
     rule, own = chosen and chosen.name, model and model.name
     baseline = table.baseline and table.baseline.name
     plain_only = {
@@ -49,7 +47,6 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
         f"model {own!r} is from a package, and sites run no code of others": own,
         "'pooled' puts all data at one place, in plain runs only": table.pooled,
         f"baseline {baseline!r} runs in plain simulation only, since no server and no site's agent knows it": baseline,
-        "'published_mistake' repeats a mistake in plain runs only": table.published_mistake,
     }
     why = next((why for why, given in plain_only.items() if given), None)
     if why is not None and protection is not Protection.PLAIN:

@@ -23,7 +23,7 @@ from harness.engine.loop import run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies, Reached, RunState
 from harness.engine.training import ON_CPU, Computing, one_thread
-from harness.engine.updates import PlainSum, RowSums, Summing
+from harness.engine.updates import PlainSum
 from harness.simulate.case import UNTUNED, Case, Settings, Variant
 from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
@@ -137,9 +137,8 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
 
     def rounds(study: Study, resume: Reached[Any] | None) -> RunHistory:
         conditions = _conditions(planned, study, federation, erosion)
-        summing = None if variant.published_mistake is None else RowSums.of(study)
         source = planned.correlation_source
-        return run_under(planned.protection, study, federation, conditions, source, summing, resume, after_round)
+        return run_under(planned.protection, study, federation, conditions, source, resume, after_round)
 
     records: tuple[RoundRecord, ...]
     try:
@@ -180,16 +179,15 @@ def run_under(
     federation: Federation,
     conditions: Conditions,
     correlation_source: SourceName | None = None,
-    summing: Summing | None = None,
     resume: Reached[Any] | None = None,
     after_round: Callable[[Reached[Any]], None] = lambda progress: None,
 ) -> RunHistory:
-    """A whole run; ``summing`` adds up a plain one, as it should be for None. Raises: as those of harness.engine"""
+    """A whole run. Raises: as those of harness.engine"""
     if protection is Protection.PLAIN:
         return run_rounds(
             study,
             federation.sites,
-            summing or PlainSum(),
+            PlainSum(),
             conditions,
             protection="plain",
             resume=resume,

@@ -179,7 +179,7 @@ def test_its_numbers_can_be_tuned(tmp_path: Path) -> None:
         ('baseline = { name = "fedsgd" }', "baseline.*'fedprox', 'scaffold', 'ditto'"),
         ('baseline = { name = "fedprox", mu = -1.0 }', "mu.*-1"),
         ('baseline = { name = "scaffold", mu = 1.0 }', "mu"),
-        ('baseline = { name = "scaffold" }\nalone_after = 2', "goes with neither 'alone_after'"),
+        ('baseline = { name = "scaffold" }\nalone_after = 2', "does not go with 'alone_after'"),
         ('baseline = { name = "scaffold" }\ntraining = { momentum = 0.9 }', "without momentum and l2.*0.9"),
         ('baseline = { name = "ditto" }\ntraining = { update = "gradient" }', "takes local SGD"),
         ('baseline = { name = "ditto" }\nmodel = { personal = ["input"] }', "no model with personal layers"),

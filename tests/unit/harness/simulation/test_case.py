@@ -162,9 +162,6 @@ def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
     same_round = case(EROSION.replace("0.02", '0.02, erosion_applies = "same_round"'))
     with pytest.raises(ConfigurationError, match=r"same_round.*plain simulation only"):
         run_case(same_round, CaseOptions(tmp_path, protection=Protection.SECURE))
-    mistaken = case(EROSION.replace("rule =", 'published_mistake = "row_sums"\nrule ='))
-    with pytest.raises(ConfigurationError, match=r"variant 'erosion': 'published_mistake' .* in plain runs only"):
-        run_case(mistaken, CaseOptions(tmp_path, protection=Protection.SECURE))
     with pytest.raises(ConfigurationError, match="data set 'rocks' is none of breast_cancer"):
         run_case(
             parse_case(HEAD.format(case="").replace("breast_cancer", "rocks") + EROSION, "x"), CaseOptions(tmp_path)

@@ -268,12 +268,6 @@ def test_the_documented_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {weight for weights in line.alpha.values() for weight in weights} == {0.0, 1.0}
 
 
-@pytest.mark.usefixtures("package")
-def test_a_published_mistake_is_of_another_rule(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"'published_mistake' is of no package's rule"):
-        run_case(packaged_case(THEIRS + 'published_mistake = "row_sums"\n'), CaseOptions(tmp_path))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_other_processes_find_the_package_too(tmp_path: Path) -> None:

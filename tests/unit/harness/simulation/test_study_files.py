@@ -66,7 +66,6 @@ def test_a_study_of_a_matrix_is_what_a_file_of_its_own_would_hold(folder: Path) 
     }
     assert type(found.tables["case"]["sites"]) is int
     assert found.is_case
-    assert not found.is_personal_case
 
 
 def test_every_row_meets_every_row_of_the_other_axes(folder: Path) -> None:
