@@ -417,14 +417,14 @@ def _apart(federation: Federation, site: SiteData) -> float:
 
 def _distance(history: RunHistory, site: str) -> float | None:
     """The mean over rounds, in the requester's own norms, so that falling gradients do not hide it."""
-    series = next(one.values for one in distance_series(history) if one.site == site)
+    series = distance_series(history)[site]
     norms = [record.requester_norm for record in history.rounds]
     found = [value / norm for value, norm in zip(series, norms, strict=True) if value is not None and norm > 0]
     return rounded(float(np.mean(found)), _DIGITS) if found else None
 
 
 def _weight(history: RunHistory, site: str) -> float | None:
-    series = next(one.values for one in alpha_series(history) if one.site == site)
+    series = alpha_series(history)[site]
     found = [value for value in series if value is not None]
     return rounded(found[-1], _DIGITS) if found else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, check_examples, check_targets
+from harness.datasets.site_data import Federation, check_federation
 from harness.engine.baseline_rounds import require_baseline
 from harness.engine.protected_sum import SourceName
 from harness.engine.study_round import require_willing
@@ -28,7 +28,7 @@ from harness.simulate.store import (
 )
 from harness.simulate.study_files import ALL_RUNS, Shard, own_metrics, simulated_study
 from harness.simulate.tuning import TUNING, Choice, TuningLine, choose, combinations
-from harness.simulate.workers import RayCluster, RoundDone, run_all
+from harness.simulate.workers import RayCluster, run_all
 from host.extensions import loaded_plugins
 from host.output_files import rewrite
 from protocol.errors import ConfigurationError
@@ -66,8 +66,7 @@ def require_possible(
 
     Raises: ConfigurationError that names the file and the variant
     """
-    check_examples(federation)
-    check_targets(federation)
+    check_federation(federation)
     own_metrics(case.table.metrics)
     case.table.attendance.require_sites(federation.names_of_sites, case.source)
     for variant in variants:
@@ -220,7 +219,7 @@ class _CaseRun:
             if (str(settings), requester, seed) not in known
         ]
         tally = _Tally(f"{self.case.name}, settings of {variant.name}", planned, len(tried), self.show)
-        for _, line in run_all(planned, self.options.where, lambda told: None):
+        for _, line in run_all(planned, self.options.where, lambda key, rounds: None):
             tried.append(TuningLine.of(line))
             append_line(path, tried[-1])
             tally.run_done(line)
@@ -326,8 +325,8 @@ class _Tally:
         self._total = sum(one.study.rounds for one in planned)
         self._runs, self._done, self._finished_rounds = already + len(planned), already, 0
 
-    def round_done(self, told: RoundDone) -> None:
-        self._rounds[told.key] = max(told.rounds, self._rounds.get(told.key, 0))
+    def round_done(self, key: RunKey, rounds: int) -> None:
+        self._rounds[key] = max(rounds, self._rounds.get(key, 0))
         self._tell()
 
     def run_done(self, line: RunLine | None = None) -> None:

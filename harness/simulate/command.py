@@ -27,7 +27,7 @@ from harness.simulate.study_run import SimulationOptions, run_simulation
 from harness.simulate.summary import summarise_case, table_of, write_summary
 from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
-from harness.simulate.workers import Engine, cluster_of, computing_of
+from harness.simulate.workers import cluster_of, computing_of
 from host.extensions import load_plugins
 from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
@@ -82,7 +82,7 @@ def _variants(asked: StudyOptions) -> tuple[str, ...] | None:
 
 
 def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
-    cluster = cluster_of(Engine(asked.engine), asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
+    cluster = cluster_of(asked.engine, asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
     return CaseOptions(
         out,
         Path(asked.data) if asked.data else None,

@@ -117,7 +117,7 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     variant, source = planned.variant.table, planned.case.source
     erosion = require_plain_for_same_round(planned.study, planned.protection, source)
     federation = _loaded(planned.data)
-    check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
+    check_federation(federation)
     data_digest = digest_of(federation)
     federation = pooled(federation) if variant.pooled else federation
     own_model = planned.variant.chosen_model

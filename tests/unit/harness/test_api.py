@@ -148,7 +148,6 @@ def test_a_study_needs_its_data_and_a_case_has_them(tmp_path: Path) -> None:
     [
         ({"protection": "none"}, "protection: found 'none', allowed are plain, secure, ckks"),
         ({"seeds": []}, "seeds: found"),
-        ({"seed": [1]}, "takes no 'seed'; it takes data, data_folder, seeds"),
         ({"only": "erosion"}, "only: found 'erosion'; give a list"),
         ({"only": ["other"]}, "no variant 'other'"),
         ({"plugins": ["nowhere.py"]}, "nowhere.py does not exist"),

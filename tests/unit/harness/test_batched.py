@@ -10,22 +10,20 @@ from torch import nn
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_personal, load_vector, model_vector, personal_vector
 from client_agent.learning.losses import training_loss
-from client_agent.learning.models import build_model, dimension, model_spec
+from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update, train_round
-from harness.datasets.site_data import SiteData
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
 from harness.engine.training import ON_CPU, Batched, Computing, TrainedSites, batchable, repeated
 from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TaskKind, TaskSpec, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import ModelSpec, RuleName, TaskKind, TaskSpec, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
+from tests.kit.small_runs import CPU, MODEL, NAMES, small_sites, small_study
 
 # --- batched ----------------------------------------------------------------------------------------------------------
 
-CPU = torch.device("cpu")
 SIZES = (3, 10, 17)
 RANDOM = np.random.default_rng(8)
 SITES = [Examples(RANDOM.normal(size=(size, 4)).astype(np.float32), RANDOM.integers(0, 3, size=size)) for size in SIZES]
@@ -158,45 +156,25 @@ def test_a_loss_that_compares_examples_is_computed_site_by_site() -> None:
 # --- round training ---------------------------------------------------------------------------------------------------
 
 BATCHED = Computing(CPU, batched=True)
-NAMES = ("requester", "near", "middle", "far", "other")
 LOCAL_SGD = TrainingSpec(update="local_sgd", batch_size=8, epochs=1, local_learning_rate=0.1, server_learning_rate=0.1)
-LINEAR = model_spec("linear", (3,), (), 2)
-
-
-def sites(scale: float = 1.0) -> tuple[SiteData, ...]:
-    made = []
-    for number, name in enumerate(NAMES):
-        random = np.random.default_rng(number)
-        X = (scale * random.normal(size=(16 + 4 * number, 3))).astype(np.float32)
-        part = Examples(X, (X[:, 0] + 0.3 * number * X[:, 1] > 0).astype(np.int64))
-        made.append(SiteData(name, part, Examples(X[:0], part.y[:0]), part))
-    return tuple(made)
 
 
 def run(
     computing: Computing,
     rule: RuleName = RuleName.FEDAVG,
-    model: ModelSpec = LINEAR,
+    model: ModelSpec = MODEL,
     training: TrainingSpec = LOCAL_SGD,
-    given: tuple[SiteData, ...] | None = None,
+    scale: float = 1.0,
 ) -> RunHistory:
-    study = Study(
-        name="test",
-        roster_digest="00" * 32,
-        parameters=StudyParameters(dimension=dimension(model), clip_norm=16.0, least_contributors=3),
-        rule=RuleSpec(name=rule),
-        model=model,
-        training=training,
-        rounds=2,
-        seed=9,
-    )
     away = Attendance(missed=frozenset({(2, "far")}))
     conditions = Conditions(policy=SitePolicy(least_isolation=0.0), attendance=away, computing=computing)
-    return run_rounds(study, given or sites(), PlainSum(), conditions, protection="plain")
+    study = small_study(rule, 2, model=model, training=training, clip_norm=16.0)
+    given = small_sites((16, 20, 24, 28, 32), turn=0.3, scale=scale)
+    return run_rounds(study, given, PlainSum(), conditions, protection="plain")
 
 
 @pytest.mark.parametrize("rule", [RuleName.FEDAVG, RuleName.WEIGHT_EROSION])
-@pytest.mark.parametrize("model", [LINEAR, model_spec("linear", (3,), (), 2, personal=("input",))])
+@pytest.mark.parametrize("model", [MODEL, model_spec("linear", (3,), (), 2, personal=("input",))])
 def test_a_batched_run_is_the_run_one_by_one(rule: RuleName, model: ModelSpec) -> None:
     one_by_one, together = run(ON_CPU, rule, model), run(BATCHED, rule, model)
     # Two rounds of at most 4 steps, each a sum of fewer than 64 products below 4 in another order, carried on with a
@@ -217,7 +195,7 @@ def test_single_gradients_are_computed_one_by_one() -> None:
 
 def test_a_batched_update_that_is_no_number_is_refused_too() -> None:
     with pytest.raises(UnusableUpdate):
-        run(BATCHED, given=sites(scale=1e37))
+        run(BATCHED, scale=1e37)
 
 
 def test_what_the_command_line_chooses() -> None:

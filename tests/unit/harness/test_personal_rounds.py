@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import evaluate
@@ -14,12 +13,12 @@ from client_agent.learning.models import build_model, dimension, model_spec
 from harness.datasets.site_data import SiteData
 from harness.engine.run_state import Attendance, Progress, RunState
 from harness.simulate.store import Checkpoint
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import RuleName, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from tests import layered_softmax as reference
+from tests.kit.small_runs import CPU, small_study
 from tests.unlimited import run_plain, run_protected
 
-CPU = torch.device("cpu")
 CENTRES = np.array([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]])
 
 
@@ -40,16 +39,7 @@ TRAINING = TrainingSpec(update="local_sgd", batch_size=4, local_learning_rate=0.
 
 
 def study(rounds: int, rule: RuleName = RuleName.FEDAVG) -> Study:
-    return Study(
-        name="personal",
-        roster_digest="00" * 32,
-        parameters=StudyParameters(dimension=dimension(MODEL), clip_norm=64.0, least_contributors=3),
-        rule=RuleSpec(name=rule),
-        model=MODEL,
-        training=TRAINING,
-        rounds=rounds,
-        seed=3,
-    )
+    return small_study(rule, rounds, model=MODEL, training=TRAINING, clip_norm=64.0, seed=3)
 
 
 def test_the_requester_is_judged_with_its_own_layers() -> None:

@@ -33,6 +33,7 @@ from harness.simulate.store import Checkpoint
 from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study, TrainingSpec
+from tests.kit.cases import case_text, variant
 from tests.unit.harness.baselines import reference
 
 FEDERATION = breast_cancer_five_hospitals(0)
@@ -123,34 +124,11 @@ def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     assert np.abs(seen[-1].shared - first).max() > 0.01
 
 
-CASE = """
-name = "try"
-rounds = 3
-[case]
-data = "breast_cancer"
-policy = {{ least_isolation = 0.0 }}
-{case}
-[model]
-kind = "linear"
-inputs = [30]
-[training]
-update = "local_sgd"
-batch_size = 16
-local_learning_rate = 0.1
-server_learning_rate = 0.1
-[parameters]
-clip_norm = 64.0
-[[variant]]
-name = "fedavg"
-rule = {{ name = "fedavg" }}
-[[variant]]
-name = "baseline"
-rule = {{ name = "fedavg" }}
-"""
-
-
-def case(variant: str, table: str = ""):
-    return parse_case(CASE.format(case=table) + variant, "case.toml")
+def case(variant_of: str, table: str = "", rule: str = "fedavg"):
+    training = 'update = "local_sgd"\nbatch_size = 16\nlocal_learning_rate = 0.1\nserver_learning_rate = 0.1'
+    variants = variant("fedavg"), variant("baseline", variant_of, rule=rule)
+    policy = f"policy = {{ least_isolation = 0.0 }}\n{table}"
+    return parse_case(case_text(*variants, case=policy, training=training, clip_norm=64.0), "case.toml")
 
 
 def test_a_case_runs_one_beside_fedavg(tmp_path: Path) -> None:
@@ -198,12 +176,8 @@ def test_servers_do_not_know_it(tmp_path: Path, protection: Protection) -> None:
 
 
 def test_another_rule_has_no_baseline(tmp_path: Path) -> None:
-    text = CASE.format(case="") + 'baseline = { name = "scaffold" }'
-    other = text.replace(
-        'name = "baseline"\nrule = { name = "fedavg" }', 'name = "baseline"\nrule = { name = "local" }'
-    )
     with pytest.raises(ConfigurationError, match="takes FedAvg's place"):
-        run_case(parse_case(other, "case.toml"), CaseOptions(tmp_path))
+        run_case(case('baseline = { name = "scaffold" }', rule="local"), CaseOptions(tmp_path))
 
 
 @pytest.mark.parametrize("alpha", [0.2, 100.0])
