@@ -23,7 +23,6 @@ from harness.engine.loop import run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies, Reached, RunState
 from harness.engine.training import ON_CPU, Computing, one_thread
-from harness.engine.updates import PlainSum
 from harness.simulate.case import UNTUNED, Case, Settings, Variant
 from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
@@ -184,15 +183,7 @@ def run_under(
 ) -> RunHistory:
     """A whole run. Raises: as those of harness.engine"""
     if protection is Protection.PLAIN:
-        return run_rounds(
-            study,
-            federation.sites,
-            PlainSum(),
-            conditions,
-            protection="plain",
-            resume=resume,
-            after_round=after_round,
-        )
+        return run_rounds(study, federation.sites, conditions=conditions, resume=resume, after_round=after_round)
     return run_protected(
         study,
         federation.sites,

@@ -14,6 +14,9 @@ from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import compute_update
 from harness.datasets.site_data import SiteData
+from harness.engine.history import RunHistory
+from harness.engine.loop import run_rounds
+from harness.engine.run_state import Conditions
 from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 
@@ -77,3 +80,9 @@ def raw_updates(
         seed = site_seed(SEED, site.name)
         rows.append(compute_update(model, site.train, training, round=round_number, seed=seed, device=CPU))
     return np.array(rows, dtype=np.float64)
+
+
+def run_plain(study: Study, sites: Sequence[SiteData], *, resume: Any = None, **options: Any) -> RunHistory:
+    """A whole run without protection; ``options`` are those of :class:`Conditions`, and ``after_round``."""
+    after_round = options.pop("after_round", lambda progress: None)
+    return run_rounds(study, sites, conditions=Conditions(**options), resume=resume, after_round=after_round)

@@ -16,7 +16,6 @@ from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
 from harness.engine.training import ON_CPU, Batched, Computing, TrainedSites, batchable, repeated
-from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import ModelSpec, RuleName, TaskKind, TaskSpec, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
@@ -170,7 +169,7 @@ def run(
     conditions = Conditions(policy=SitePolicy(least_isolation=0.0), attendance=away, computing=computing)
     study = small_study(rule, 2, model=model, training=training, clip_norm=16.0)
     given = small_sites((16, 20, 24, 28, 32), turn=0.3, scale=scale)
-    return run_rounds(study, given, PlainSum(), conditions, protection="plain")
+    return run_rounds(study, given, conditions=conditions)
 
 
 @pytest.mark.parametrize("rule", [RuleName.FEDAVG, RuleName.WEIGHT_EROSION])

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from harness.datasets.bundled import HOSPITALS
-from harness.engine.loop import run_plain, run_protected
+from harness.engine.loop import run_protected
 from harness.simulate.case import parse_case
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
 from tests.kit.cases import case_text, variant
+from tests.kit.small_runs import run_plain
 
 NOISED = "privacy = {{ record_clip = 1.0, noise_multiplier = {} }}"
 CASE = case_text(

@@ -11,7 +11,7 @@ from client_agent.learning.study_file import FinishTable
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, isolation_series
-from harness.engine.loop import run_plain, run_rounds, without_held_out
+from harness.engine.loop import run_rounds, without_held_out
 from harness.engine.protected_sum import secure_sum
 from harness.engine.run_state import USUAL_POLICY, Attendance, Conditions, Progress
 from harness.engine.updates import PlainSum, Summing
@@ -23,6 +23,7 @@ from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts, standings
 from tests.kit.bounds.missed_risk import SquaredErrors, squared_errors
 from tests.kit.present import present
+from tests.kit.small_runs import run_plain
 from tests.unlimited import LONG_BREAST_CANCER
 
 # --- measured rounds --------------------------------------------------------------------------------------------------
@@ -76,8 +77,8 @@ def test_the_finish_follows_the_rounds_of_every_rule(rule: RuleName) -> None:
     table, policy = FinishTable(held_out=0.3), SitePolicy(least_isolation=0.0)
     sites, held = without_held_out(FINISHING.sites, table, 0)
     assert len(sites[0].train) + len(held) == len(FINISHING.requester.train)
-    shared = run_rounds(of, sites, PlainSum(), Conditions(policy=policy), protection="plain")
-    history = run_rounds(of, FINISHING.sites, PlainSum(), Conditions(policy=policy, finish=table), protection="plain")
+    shared = run_rounds(of, sites, conditions=Conditions(policy=policy))
+    history = run_rounds(of, FINISHING.sites, conditions=Conditions(policy=policy, finish=table))
     assert history.rounds[:2] == shared.rounds
     assert [record.kind for record in history.rounds[2:]] == [RoundKind.FINISHED]
     assert "local finish with pull" in history.reason

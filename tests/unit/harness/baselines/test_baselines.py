@@ -25,7 +25,6 @@ from harness.engine.baseline_rounds import SitesState
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions, Reached
-from harness.engine.updates import PlainSum
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_one import Protection
@@ -72,7 +71,7 @@ STUDY = {
 def run_baseline(study: Study, table: dict, **options: Any) -> RunHistory:
     chosen = TypeAdapter(BaselineTable).validate_python(table)
     under = Conditions(attendance=AWAY, baseline=chosen)
-    return run_rounds(study, SMALL.sites, PlainSum(), under, protection="plain", **options)
+    return run_rounds(study, SMALL.sites, conditions=under, **options)
 
 
 def batches_of(training: TrainingSpec, site: SiteData) -> Callable[[int], list]:
