@@ -5,11 +5,12 @@ A case or a study has the same tables as a TOML file, checked when it is run; re
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -115,8 +116,6 @@ def _study_of(tables: Table, file: StudyFile) -> Study:
 
 
 Row = dict[str, Any]
-BY_ROUND: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == Values)
-"""Every list of a line that has one number per round."""
 BY_SITE: Final = ("alpha", "weight", "distance", "norm", "inner_product")
 _OF_RUN: Final = (
     "case", "variant", "requester", "seed", "rule", "protection", "end", "reason", "released_rounds", "seconds",
@@ -202,20 +201,13 @@ def _key(line: RunLine) -> Row:
     return {name: getattr(line, name) for name in _KEY}
 
 
-def by_round(line: RunLine) -> dict[str, Values]:
-    """Every list of the line with one number per round, other metrics among them as ``test_`` and their name."""
-    named = {name: values for name in BY_ROUND if (values := getattr(line, name))}
-    parts = (("test", line.test_metrics), ("validation", line.validation_metrics))
-    return {f"{part}_{name}": values for part, found in parts for name, values in found.items()} | named
-
-
 def _run(line: RunLine) -> Row:
-    last = {name: values[-1] for name, values in by_round(line).items()}
+    last = {name: values[-1] for name, values in line.by_round().items()}
     return {name: getattr(line, name) for name in _OF_RUN} | dict(line.settings) | last
 
 
 def _rounds(line: RunLine) -> Iterator[Row]:
-    series = by_round(line)
+    series = line.by_round()
     for place, kind in enumerate(line.kind):
         numbers = {name: values[place] for name, values in series.items()}
         yield _key(line) | {"round": place + 1, "kind": kind, "contributors": len(line.took_part[place])} | numbers
@@ -223,93 +215,72 @@ def _rounds(line: RunLine) -> Iterator[Row]:
 
 def _sites(line: RunLine) -> Iterator[Row]:
     by_site: dict[str, dict[str, Values]] = {name: getattr(line, name) for name in BY_SITE}
-    names = dict.fromkeys(_names(by_site.values()) + [name for names in line.took_part for name in names])
+    opened_of, took_part = (name for values in by_site.values() for name in values), itertools.chain(*line.took_part)
+    names = dict.fromkeys(itertools.chain(opened_of, took_part))
     for place in range(len(line.kind)):
         for site in names:
             opened = {name: values[site][place] if site in values else None for name, values in by_site.items()}
             yield _key(line) | {"round": place + 1, "site": site, "took_part": site in line.took_part[place]} | opened
 
 
-def _names(series: Iterable[dict[str, Values]]) -> list[str]:
-    return [name for values in series for name in values]
-
-
 T = TypeVar("T")
 
 
-class Options(TypedDict, total=False):
-    """The options of :func:`simulate`, each as the command's option of that name."""
-
-    data: str
-    """The name of a study's data set."""
-    data_folder: str | Path
-    """The public data files (or MOIETY_DATA)."""
-    seeds: Sequence[int]
-    only: Sequence[str]
-    requesters: Sequence[str]
-    protection: str
-    jobs: int
-    ray: RayCluster
-    """A Ray cluster that does the runs, instead of ``jobs`` processes."""
-    shard: str
-    device: str
-    plugins: Sequence[str | Path]
-    """Python files with data sets, models, rules and metrics of one's own."""
-    track: Sequence[str]
-    """``tensorboard``, ``mlflow``: where else finished runs go, with ``out``."""
-    show: Callable[[CaseProgress], None]
-    """Is told how far it is."""
-
-
-def simulate(what: Case | Study | str | Path, out: str | Path | None = None, **options: Unpack[Options]) -> Results:
+def simulate(
+    what: Case | Study | str | Path,
+    out: str | Path | None = None,
+    *,
+    data: str | None = None,
+    data_folder: str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    only: Sequence[str] | None = None,
+    requesters: Sequence[str] | None = None,
+    protection: str = "plain",
+    jobs: int = 1,
+    ray: RayCluster | None = None,
+    shard: str | None = None,
+    device: str | None = None,
+    plugins: Sequence[str | Path] = (),
+    track: Sequence[str] = (),
+    show: Callable[[CaseProgress], None] = lambda progress: None,
+) -> Results:
     """Do every run that ``out`` does not hold yet; returns all runs asked for.
 
-    what      a case, a case file or the name of one that comes along; or a study, with ``data``, a data set
-    out       where runs are kept, and gone on with; None keeps nothing
-    options   by name: data, data_folder, seeds, only, requesters, protection, jobs, ray, shard, device, plugins, track,
-              show (:class:`harness.api.Options`)
+    what          a case, a case file or the name of one that comes along; or a study, with ``data``, a data set
+    out           where runs are kept, and gone on with; None keeps nothing
+    data_folder   the public data files (or MOIETY_DATA)
+    ray           a Ray cluster that does the runs, instead of ``jobs`` processes
+    plugins       Python files with data sets, models, rules and metrics of one's own
+    track         ``tensorboard``, ``mlflow``: where else finished runs go, with ``out``
+    show          is told how far it is
 
-    Raises: ConfigurationError that says what is wrong and what to do
+    The others are the command's options of that name. Raises: ConfigurationError that says what is wrong and what to do
     """
-    _require_known(options)
-    load_plugins(Path(path) for path in options.get("plugins", ()))
-    case = _case(what, options.get("data"))
-    track = options.get("track", ())
+    load_plugins(map(Path, plugins))
+    case = _case(what, data)
     if track and out is None:
         raise ConfigurationError("track: give out, the folder that it is written to")
     trackers = [tracker_of(name, Path(out)) for name in track if out is not None]
-    with tempfile.TemporaryDirectory() as scratch:
-        asked = _asked(Path(scratch if out is None else out), options)
-        lines = run_case(case, asked, options.get("show", lambda progress: None))
-        if out is not None:
-            write_summary(summarise_case(lines), lines, asked.out)
-            log_all(trackers, lines)
-    return Results(lines)
-
-
-def _require_known(options: Options) -> None:
-    unknown = sorted(options.keys() - Options.__annotations__.keys())
-    if unknown:
-        raise ConfigurationError(f"simulate takes no {unknown[0]!r}; it takes {', '.join(Options.__annotations__)}")
-
-
-def _asked(out: Path, options: Options) -> CaseOptions:
-    ray = options.get("ray")
-    protection, shard, data = options.get("protection", "plain"), options.get("shard"), options.get("data_folder")
     if protection not in list(Protection):
         raise ConfigurationError(f"protection: found {protection!r}, allowed are {', '.join(Protection)}")
-    return CaseOptions(
-        out,
-        None if data is None else Path(data),
-        _some(options.get("seeds"), "seeds"),
-        _some(options.get("only"), "only"),
-        Protection(protection),
-        options.get("jobs", 1),
-        computing=computing_of(ray, options.get("device", "cpu" if ray is None else "auto"), None),
-        requesters=_some(options.get("requesters"), "requesters"),
-        shard=ALL_RUNS if shard is None else parse_shard(shard),
-        cluster=ray,
-    )
+    with tempfile.TemporaryDirectory() as scratch:
+        options = CaseOptions(
+            Path(scratch if out is None else out),
+            None if data_folder is None else Path(data_folder),
+            _some(seeds, "seeds"),
+            _some(only, "only"),
+            Protection(protection),
+            jobs,
+            computing=computing_of(ray, device or ("cpu" if ray is None else "auto"), None),
+            requesters=_some(requesters, "requesters"),
+            shard=ALL_RUNS if shard is None else parse_shard(shard),
+            cluster=ray,
+        )
+        lines = run_case(case, options, show)
+        if out is not None:
+            write_summary(summarise_case(lines), lines, options.out)
+            log_all(trackers, lines)
+    return Results(lines)
 
 
 def _case(what: Case | Study | str | Path, data: str | None) -> CheckedCase:

@@ -11,8 +11,10 @@ from typing import Any, Final
 from harness.demo.studies import BREAST_CANCER, DIGITS, StudySettings
 from harness.engine import loop
 from harness.engine.history import RunHistory
+from harness.engine.run_state import USUAL, Conditions
 from protocol.messages.control import TrainingSpec
 from protocol.policy.site_policy import SitePolicy
+from tests.kit import small_runs
 
 LONG_BREAST_CANCER: Final[StudySettings] = replace(
     BREAST_CANCER,
@@ -26,11 +28,13 @@ CHANGING_DIGITS: Final[StudySettings] = replace(DIGITS, list_every=1, least_cont
 
 
 def run_plain(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:
-    return loop.run_plain(*arguments, policy=_unlimited(policy), **options)
+    return small_runs.run_plain(*arguments, policy=_unlimited(policy), **options)
 
 
-def run_protected(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:
-    return loop.run_protected(*arguments, policy=_unlimited(policy), **options)
+def run_protected(
+    *arguments: Any, policy: SitePolicy | None = None, conditions: Conditions = USUAL, **options: Any
+) -> RunHistory:
+    return loop.run_protected(*arguments, conditions=replace(conditions, policy=_unlimited(policy)), **options)
 
 
 def _unlimited(policy: SitePolicy | None) -> SitePolicy:

@@ -234,7 +234,7 @@ def attacked_line(of: AttackedStudy) -> AttackLine:
             rounds=tuple(one.round for one in sums),
             lists=len({tuple(sorted(one.weights.items())) for one in sums}),
             weight={site: _values([one.weights.get(site) for one in sums]) for site in history.contributors},
-            isolation={one.site: _values(one.values) for one in isolation_series(history)},
+            isolation={site: _values(values) for site, values in isolation_series(history).items()},
             attacks=attacks_on(sums),
             seconds=seconds(),
         )

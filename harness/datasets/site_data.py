@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.data import EVENT, NO_NAMES, DataNames, Examples, LocalData, Targets, checked, save_folder
 from protocol.errors import ConfigurationError
-from protocol.messages.control import RuleSpec, TaskKind, TaskSpec
-from protocol.rules.registry import require_sites
+from protocol.messages.control import TaskKind, TaskSpec
 
 Rows = NDArray[np.int64]
 
@@ -157,18 +156,13 @@ def owners(
     return owner
 
 
-def check_federation(federation: Federation, rule: RuleSpec, least_contributors: int) -> None:
-    """Every site's examples against the model, all sites together against its classes, and their number.
+def check_federation(federation: Federation) -> None:
+    """Every site's examples against the model's shapes, and all sites together against its task.
+
+    Types, shapes, labels and finite values, of every part of every site; every site has something to train on.
 
     Raises: ConfigurationError
     """
-    check_examples(federation)
-    check_targets(federation)
-    require_sites(rule, [site.name for site in federation.contributors], least_contributors)
-
-
-def check_examples(federation: Federation) -> None:
-    """Types, shapes, labels and finite values, of every part of every site; every site has something to train on."""
     outputs, task = len(federation.class_names), TaskSpec(kind=federation.task)
     for site in federation.sites:
         for part, examples in (("training", site.train), ("validation", site.validation), ("test", site.test)):
@@ -183,6 +177,7 @@ def check_examples(federation: Federation) -> None:
             f"{federation.title}: the requester {federation.requester.name!r} has no test example, and the run is "
             "judged by them"
         )
+    check_targets(federation)
 
 
 def check_targets(federation: Federation) -> None:

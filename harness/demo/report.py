@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -221,10 +220,10 @@ class Plot:
 
 def plots_of(study: StudyResult) -> tuple[Plot, ...]:
     """Accuracy and log-loss of every rule; where it ran, weights and distances of every site under Weight Erosion."""
-    accuracy = [
-        Series(RULE_NAMES[result.rule], tuple(record.test_accuracy for record in result.federated.history.rounds))
+    accuracy: Series = {
+        RULE_NAMES[result.rule]: tuple(record.test_accuracy for record in result.federated.history.rounds)
         for result in study.rules
-    ]
+    }
     first = study.first.federated.history
     shown = Plot(
         "Test accuracy",
@@ -237,14 +236,13 @@ def plots_of(study: StudyResult) -> tuple[Plot, ...]:
 
 def _log_loss(study: StudyResult) -> tuple[Plot, ...]:
     """Nothing where no round has one."""
-    series = [
-        Series(
-            RULE_NAMES[of.rule],
-            tuple(value_of(record.test_scores, MetricName.LOG_LOSS) for record in of.federated.history.rounds),
+    series = {
+        RULE_NAMES[of.rule]: tuple(
+            value_of(record.test_scores, MetricName.LOG_LOSS) for record in of.federated.history.rounds
         )
         for of in study.rules
-    ]
-    if all(value is None for one in series for value in one.values):
+    }
+    if all(value is None for values in series.values() for value in values):
         return ()
     caption = "The same of the log-loss: how sure the model is of what is right; smaller is better."
     return (Plot("Test log-loss", caption, _chart(series, "log-loss", floor=0.0)),)
@@ -252,7 +250,7 @@ def _log_loss(study: StudyResult) -> tuple[Plot, ...]:
 
 def _isolation(first: RunHistory) -> tuple[Plot, ...]:
     series = isolation_series(first)
-    if all(value is None for one in series for value in one.values):
+    if all(value is None for values in series.values() for value in values):
         return ()
     caption = (
         "What each site worked out before it contributed: how far off the best estimate of anybody's update would be, "
@@ -277,10 +275,10 @@ def _weights_and_distances(erosion: RunHistory) -> tuple[Plot, ...]:
     )
 
 
-def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> str:
+def _chart(series: Series, label: str, floor: float | None = None) -> str:
     curves = [
-        Curve(one.site, tuple((n, value) for n, value in enumerate(one.values, start=1) if value is not None))
-        for one in series
+        Curve(name, tuple((n, value) for n, value in enumerate(values, start=1) if value is not None))
+        for name, values in series.items()
     ]
     return chart(curves, label, floor)
 

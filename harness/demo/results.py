@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from client_agent.learning.scores import MetricName, value_of
 from harness.datasets.site_data import SplitRow
-from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, distance_series
+from harness.engine.history import RoundKind, RunHistory, alpha_series, distance_series
 from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
 from host.output_files import rewrite
@@ -75,8 +75,8 @@ class RuleResult:
         """Largest relative difference between a distance the secure run opened and its plain twin's; None without."""
         errors = [
             abs(mine / other - 1)
-            for a, b in zip(distance_series(self.federated.history), distance_series(self.plain), strict=True)
-            for mine, other in zip(a.values, b.values, strict=False)
+            for site, theirs in distance_series(self.plain).items()
+            for mine, other in zip(distance_series(self.federated.history)[site], theirs, strict=False)
             if mine is not None and other is not None and other > 0
         ]
         return max(errors, default=None)
@@ -156,8 +156,8 @@ def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> dict[st
     return {
         "title": study.title,
         "rule_accuracy": {result.rule.value: Accuracy.of(result.accuracies) for result in study.rules},
-        "alpha": _by_site(alpha_series(first.federated.history)),
-        "distance": _by_site(distance_series(first.federated.history)),
+        "alpha": alpha_series(first.federated.history),
+        "distance": distance_series(first.federated.history),
         "max_abs_difference_to_plain": max(result.difference_to_plain for result in study.rules),
         "max_relative_distance_error": first.distance_error,
         "parameters": first.study.parameters.dimension,
@@ -194,7 +194,3 @@ def _rule_summary(result: RuleResult) -> dict[str, Any]:
         "mean_log_loss": result.mean_score(MetricName.LOG_LOSS),
         "mean_auroc": result.mean_score(MetricName.AUROC),
     }
-
-
-def _by_site(series: tuple[Series, ...]) -> dict[str, tuple[float | None, ...]]:
-    return {one.site: one.values for one in series}

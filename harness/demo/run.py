@@ -26,7 +26,7 @@ from harness.demo.report import LiveRun, print_accuracies, print_split, write_re
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult, write_summary
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, StudySettings, study_of
 from harness.engine.history import RunHistory
-from harness.engine.loop import run_plain, run_protected
+from harness.engine.loop import run_protected, run_rounds
 from harness.engine.updates import class_counts
 from harness.federation.federated_run import FederatedRun, Traffic, measure, run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
@@ -195,7 +195,7 @@ def _serve(
 def _with_twins(
     study: Study, run: FederatedRun, data_set: DataSet, federation: Federation, options: DemoOptions
 ) -> RuleResult:
-    plain = run_plain(study, federation.sites)
+    plain = run_rounds(study, federation.sites)
     further = tuple(_further(data_set, study, options.seed + n) for n in range(1, 1 + _further_seeds(options)))
     return RuleResult(study, run, plain, further)
 

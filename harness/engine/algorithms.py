@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import TrainingSpec
 
 Rows = NDArray[np.int64]
+_CPU: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,6 @@ class LocalProblem:
     loss: Loss
     round: int
     seed: int
-    device: torch.device
 
     @property
     def factor(self) -> float:
@@ -58,34 +58,15 @@ class LocalProblem:
     def batches(self) -> Iterator[Rows]:
         """Yield the rows of every mini-batch, those of FedAvg; what a model draws meanwhile comes from the seed."""
         self.model.train()
-        with private_randomness(self.seed, f"round {self.round}", self.device):
+        with private_randomness(self.seed, f"round {self.round}", _CPU):
             yield from epoch_rows(len(self.data), self.training, self.round, self.seed)
 
     def slope(self, values: torch.Tensor, rows: Rows) -> torch.Tensor:
         """Return the gradient of the loss over a mini-batch at these parameters, float32[D]."""
         parameters = list(self.model.parameters())
         nn.utils.vector_to_parameters(values, parameters)
-        parts = gradients(self.model, parameters, take(self.data, rows, self.device), self.loss)
+        parts = gradients(self.model, parameters, take(self.data, rows, _CPU), self.loss)
         return torch.cat([part.reshape(-1) for part in parts]).detach()
-
-
-class Algorithm(Protocol):
-    """``keeps_common``: the mean of all sites' own vectors is known to everybody."""
-
-    @property
-    def keeps_common(self) -> bool: ...
-
-    def first(self, shared: Vector) -> Kept:
-        """Return what a site keeps before round 1, from the first model."""
-        ...
-
-    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
-        """Return the sum of the steps on the shared model, float32[D], as FedAvg's update, and what the site keeps."""
-        ...
-
-    def used(self, shared: Vector, kept: Kept) -> Vector:
-        """Return the model that the site uses, float32[D]."""
-        ...
 
 
 def require_plain_steps(model: nn.Module, training: TrainingSpec, name: str) -> None:
@@ -110,15 +91,24 @@ def require_no_statistics(model: nn.Module, name: str) -> None:
 
 
 class _Table(BaseModel):
-    """An algorithm whose sites keep nothing and use the shared model."""
+    """An algorithm; unless it says otherwise, its sites keep nothing and use the shared model.
+
+    ``keeps_common``: the mean of all sites' own vectors is known to everybody.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     keeps_common: ClassVar[bool] = False
 
     def first(self, shared: Vector) -> Kept:
+        """Return what a site keeps before round 1, from the first model."""
         return Kept()
 
+    def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
+        """Return the sum of the steps on the shared model, float32[D], as FedAvg's update, and what the site keeps."""
+        raise NotImplementedError
+
     def used(self, shared: Vector, kept: Kept) -> Vector:
+        """Return the model that the site uses, float32[D]."""
         return shared
 
 
@@ -243,53 +233,47 @@ class PFedMe(_Personal):
         return theta
 
 
-BaselineTable: TypeAlias = Annotated[FedProx | Scaffold | Ditto | PFedMe, Field(discriminator="name")]
-"""``[variant.baseline]``: the algorithm that takes FedAvg's place, with its numbers."""
-
-
-@dataclass(frozen=True)
-class Apfl:
+class Apfl(_Personal):
     """Every site mixes the shared model w with a model v of its own, v_bar = a v + (1 - a) w, and uses v_bar.
 
         shared     w <- w - lr grad f(w)                           its steps are summed: the update, as in FedAvg
         own        v <- v - lr a grad f(v_bar)                     never leaves the site
         mixing     a <- a - lr <v - w, grad f(v_bar)>, in [0, 1]   adaptive; once per round, at its first batch
 
-    Both models start at the same values and take the same batches; ``start`` is the first a.
+    Both models start at the same values and take the same batches; ``mixing`` is the first a.
 
     Source: Deng, Kamani, Mahdavi 2020, Adaptive Personalized Federated Learning, Algorithm 1
     """
 
-    start: float = 0.5
+    name: Literal["apfl"]
+    mixing: Annotated[float, Field(ge=0, le=1)] = 0.5
     adaptive: bool = True
-    keeps_common: ClassVar[bool] = False
 
     def first(self, shared: Vector) -> Kept:
-        return Kept(shared.copy(), self.start)
+        return Kept(shared.copy(), self.mixing)
 
     def train(self, problem: LocalProblem, shared: Vector, kept: Kept, common: Vector) -> tuple[Vector, Kept]:
-        """Raises: ConfigurationError for a model or training settings that APFL does not define"""
-        require_plain_steps(problem.model, problem.training, "APFL")
-        problem.model.to(problem.device)
-        w, v = (_tensor(vector).to(problem.device) for vector in (shared, kept.own))
+        w, v = _tensor(shared), _tensor(kept.own)
         total, mixing = torch.zeros_like(w), kept.mixing
-        sizes = [parameter.numel() for parameter in problem.model.parameters()]
         for number, rows in enumerate(problem.batches()):
             step = problem.slope(w, rows)
             mixed_step = problem.slope(torch.lerp(w, v, mixing), rows)
             if self.adaptive and number == 0:
-                products = torch.split((v - w) * mixed_step, sizes)
-                slope = sum(float(torch.sum(part)) for part in products)
+                slope = float(torch.sum((v - w) * mixed_step))
                 mixing = min(1.0, max(0.0, mixing - problem.rate * slope))
-            v = torch.sub(v, mixed_step, alpha=problem.rate * mixing)
-            w = torch.sub(w, step, alpha=problem.rate)
+            v = v - problem.rate * mixing * mixed_step
+            w = w - problem.rate * step
             total.add_(step, alpha=problem.factor)
-        return total.cpu().numpy(), Kept(v.cpu().numpy(), mixing)
+        return total.numpy(), Kept(v.numpy(), mixing)
 
     def used(self, shared: Vector, kept: Kept) -> Vector:
         weight = np.float32(kept.mixing)
         mixed: Vector = (weight * kept.own + (np.float32(1) - weight) * shared).astype(np.float32)
         return mixed
+
+
+BaselineTable: TypeAlias = Annotated[FedProx | Scaffold | Ditto | PFedMe | Apfl, Field(discriminator="name")]
+"""``[variant.baseline]``: the algorithm that takes FedAvg's place, with its numbers."""
 
 
 def _tensor(vector: Vector) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,29 +94,25 @@ class RunHistory:
         return sum(record.kind is RoundKind.RELEASED for record in self.rounds)
 
 
-@dataclass(frozen=True)
-class Series:
-    """One site's number over the rounds; None where there was none."""
-
-    site: str
-    values: tuple[float | None, ...]
+Series: TypeAlias = dict[str, tuple[float | None, ...]]
+"""Each site's numbers over the rounds; None where there was none."""
 
 
-def alpha_series(history: RunHistory) -> tuple[Series, ...]:
+def alpha_series(history: RunHistory) -> Series:
     """Each contributor's weight in full precision after every round."""
-    return _series(history.contributors, [record.alphas for record in history.rounds])
+    return series_of(history.contributors, [record.alphas for record in history.rounds])
 
 
-def distance_series(history: RunHistory) -> tuple[Series, ...]:
+def distance_series(history: RunHistory) -> Series:
     """Each contributor's distance from the requester in every round in which it was opened."""
-    return _series(history.contributors, [record.distances for record in history.rounds])
+    return series_of(history.contributors, [record.distances for record in history.rounds])
 
 
-def isolation_series(history: RunHistory) -> tuple[Series, ...]:
+def isolation_series(history: RunHistory) -> Series:
     """Each site's isolation in every round that it worked it out for, the requester's own among them."""
-    return _series((history.requester, *history.contributors), [record.isolation for record in history.rounds])
+    return series_of((history.requester, *history.contributors), [record.isolation for record in history.rounds])
 
 
-def _series(sites: Sequence[str], rounds: Sequence[tuple[SiteValue, ...]]) -> tuple[Series, ...]:
+def series_of(sites: Sequence[str], rounds: Sequence[tuple[SiteValue, ...]]) -> Series:
     found = [{entry.site: entry.value for entry in values} for values in rounds]
-    return tuple(Series(site, tuple(values.get(site) for values in found)) for site in sites)
+    return {site: tuple(values.get(site) for values in found) for site in sites}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from torch import nn
 
@@ -21,22 +21,19 @@ from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.study_file import FinishTable
 from harness.datasets.site_data import SiteData
-from harness.engine import training
-from harness.engine.all_sites import BaselineRounds
+from harness.engine.baseline_rounds import BaselineRounds
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.protected_sum import SourceName, TamperInRound, ckks_sum, secure_sum, seed_of
 from harness.engine.run_state import (
-    EVERYBODY,
     USUAL,
-    USUAL_POLICY,
     AfterRound,
     Announced,
-    Attendance,
     Conditions,
-    ErosionApplies,
     Progress,
+    Reached,
     Run,
     RunState,
+    S,
     final_scores,
     require_no_divergence,
     round_record,
@@ -59,25 +56,30 @@ from harness.engine.study_round import (
     skipped,
     with_own_noise,
 )
-from harness.engine.training import S, own_sources, repeated
+from harness.engine.training import own_sources, repeated
 from harness.engine.updates import PlainSum, Summing, average, class_counts, clipped_update
-from protocol.errors import PolicyRefusal
+from protocol.errors import LocalOptimumReached, PolicyRefusal
 from protocol.messages.control import RuleName, Study
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_release
-from protocol.policy.site_policy import SitePolicy, list_terms
+from protocol.policy.site_policy import list_terms
 from protocol.rounds.planning import Candidate
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.shared_model import apply_aggregate, first_model, initial_state
 
-Reached: TypeAlias = training.Progress[Any, RoundRecord]
-"""The progress of a study's run, or a baseline's."""
 
+class Rounds(Protocol[S]):
+    """The rounds of a study or a baseline, counted from 1; ``S`` is all that moves from round to round."""
 
-class ShownRounds(training.Scheme[S, RoundRecord], Protocol[S]):
-    """The rounds of a study or a baseline; ``shown`` is the requester's model as a study's state has it."""
+    def start(self) -> S: ...
 
-    def shown(self, state: S) -> RunState: ...
+    def round(self, state: S, number: int) -> tuple[S, RoundRecord]:
+        """Do one round. Raises: LocalOptimumReached, with the state as it was; UnusableUpdate"""
+        ...
+
+    def shown(self, state: S) -> RunState:
+        """Return the requester's model as a study's state has it."""
+        ...
 
 
 def without_held_out(
@@ -104,70 +106,46 @@ def finished(run: Run, progress: Progress, held: Examples) -> tuple[Progress, st
     return Progress(after, (*progress.records, record)), how
 
 
-def run_plain(
-    study: Study,
-    sites: Sequence[SiteData],
-    *,
-    erosion_applies: ErosionApplies = "next_round",
-    policy: SitePolicy = USUAL_POLICY,
-    attendance: Attendance = EVERYBODY,
-    resume: Progress | None = None,
-    after_round: AfterRound = lambda progress: None,
-) -> RunHistory:
-    """A whole run without protection; the first of ``sites`` is the requester.
-
-    When the sites' policy refuses a list the requester goes on alone for the remaining rounds (LOCAL_ONLY); at a
-    local optimum the run stops. ``resume`` goes on where ``after_round`` was last called, to the same bits.
-
-    Raises: ConfigurationError when the study has no seed, too few sites for its rule, or a rule that opens what the
-            sites' policy forbids
-    """
-    return run_rounds(
-        study,
-        sites,
-        PlainSum(),
-        Conditions(erosion_applies, policy, attendance),
-        protection="plain",
-        resume=resume,
-        after_round=after_round,
-    )
+_IN_THE_OPEN: Final = PlainSum()
 
 
 def run_rounds(
     study: Study,
     sites: Sequence[SiteData],
-    summing: Summing,
+    summing: Summing = _IN_THE_OPEN,
     conditions: Conditions = USUAL,
     *,
-    protection: str,
-    resume: Reached | None = None,
-    after_round: Callable[[Reached], None] = lambda progress: None,
+    protection: str = "plain",
+    resume: Reached[Any] | None = None,
+    after_round: Callable[[Reached[Any]], None] = lambda progress: None,
 ) -> RunHistory:
-    """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
+    """A whole run, however ``summing`` adds the updates up; the first of ``sites`` is the requester.
 
-    Rounds of class counts have numbers and records too, but do not count among ``study.rounds``.
+    When the sites' policy refuses a list the requester goes on alone for the remaining rounds (LOCAL_ONLY); at a
+    local optimum the run stops. ``resume`` goes on where ``after_round`` was last called, to the same bits. Rounds of
+    class counts have numbers and records too, but do not count among ``study.rounds``.
 
-    Raises: as :func:`run_plain`; UnusableUpdate when an update is no number or the model has diverged
+    Raises: ConfigurationError when the study has no seed, too few sites for its rule, or a rule that opens what the
+            sites' policy forbids; UnusableUpdate when an update is no number or the model has diverged
     """
     seed = seed_of(study)
     sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
-    rounds: ShownRounds[Any] = StudyRounds(run)
-    if conditions.baseline is not None:
-        rounds = BaselineRounds.of(run, conditions.baseline)
-    first = round_record(run, rounds.shown(rounds.start()), 0, RoundKind.SKIPPED, ())  # the model before round 1
-    for record in resume.records[-1:] if resume else ():
+    rounds: Rounds[Any] = StudyRounds(run) if conditions.baseline is None else BaselineRounds(run, conditions.baseline)
+    begun: Reached[Any] = Reached(rounds.start())
+    first = round_record(run, rounds.shown(begun.state), 0, RoundKind.SKIPPED, ())  # the model before round 1
+    reached, optimum = resume or begun, None
+    for record in reached.records[-1:]:
         require_no_divergence(record, first)
-
-    def over(progress: Reached) -> bool:
-        """Rounds of class counts and of measuring are no rounds of the study's."""
-        return len(progress.records) - rounds.shown(progress.state).rounds_apart >= study.rounds
-
-    def watched(progress: Reached) -> None:
-        after_round(progress)
-        require_no_divergence(progress.records[-1], first)
-
-    reached, optimum = training.train(rounds, resume, over, watched)
+    while len(reached.records) - rounds.shown(reached.state).rounds_apart < study.rounds:
+        try:
+            state, record = rounds.round(reached.state, len(reached.records) + 1)
+        except LocalOptimumReached as stopped:
+            optimum = stopped.detail
+            break
+        reached = Reached(state, (*reached.records, record))
+        after_round(reached)
+        require_no_divergence(record, first)
     progress = Progress(rounds.shown(reached.state), reached.records)
     end, reason = _end_of(run, progress.state, optimum)
     if conditions.finish is not None:
@@ -416,27 +394,19 @@ def run_protected(
     sites: Sequence[SiteData],
     *,
     correlation_source: SourceName | None = None,
-    policy: SitePolicy | None = None,
     conditions: Conditions = USUAL,
     resume: Progress | None = None,
     after_round: AfterRound = lambda progress: None,
     tamper: TamperInRound | None = None,
 ) -> RunHistory:
-    """A whole run with everything but sealing, signatures and HTTP; the first of ``sites`` is the requester.
+    """A whole run with everything but sealing, signatures and HTTP.
 
-    ``policy`` comes before that of ``conditions``; ``correlation_source`` replaces the study's. Every draw but SEAL's
-    comes from the study's seed; ``tamper`` lets sites misbehave with what they share.
+    ``correlation_source`` replaces the study's. Every draw but SEAL's comes from the study's seed; ``tamper`` lets
+    sites misbehave with what they share.
 
-    Raises: as :func:`harness.engine.loop.run_plain`; AggregateOutOfBounds; ConfigurationError where TenSEAL is needed
-            and missing, or sums fewer sites
+    Raises: as :func:`run_rounds`; AggregateOutOfBounds; ConfigurationError where TenSEAL is needed and missing, or
+            sums fewer sites
     """
     shares, plan = secure_sum(study, sites, correlation_source, tamper), study.protection.plan
-    return run_rounds(
-        study,
-        sites,
-        ckks_sum(study, len(sites), shares) if plan.keyed else shares,
-        conditions if policy is None else replace(conditions, policy=policy),
-        protection=plan.name,
-        resume=resume,
-        after_round=after_round,
-    )
+    summing = ckks_sum(study, len(sites), shares) if plan.keyed else shares
+    return run_rounds(study, sites, summing, conditions, protection=plan.name, resume=resume, after_round=after_round)

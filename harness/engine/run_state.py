@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from client_agent.learning.scores import FOLLOWED, FinalScores, MetricName
 from client_agent.learning.study_file import FinishTable
 from client_agent.site.events import opened_values, site_values
 from harness.datasets.site_data import SiteData
-from harness.engine import training
 from harness.engine.algorithms import BaselineTable
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.training import ON_CPU, Batched, Computing, batchable, repeated
@@ -208,8 +207,19 @@ class Run:
         return own_weight(self.study, site, state.class_totals, largest)
 
 
-Progress: TypeAlias = training.Progress[RunState, RoundRecord]
-"""The progress of a study's run after a round."""
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Reached(Generic[S]):
+    """The progress of a run after a round: all that the next round depends on, and the records so far."""
+
+    state: S
+    records: tuple[RoundRecord, ...] = ()
+
+
+Progress: TypeAlias = Reached[RunState]
+"""The progress of a study's run."""
 AfterRound: TypeAlias = Callable[[Progress], None]
 
 

@@ -1,4 +1,4 @@
-"""Train all sites of a round: one by one, or in one batched call.
+"""Train all sites of a round in one batched call.
 
 Every site's parameters are a row of a stack. Step t takes each site's own t-th mini-batch, padded to the batch size
 with examples of weight 0; a site that has no t-th mini-batch stands still. The batches, the loss and the steps are
@@ -7,20 +7,17 @@ the same seeds.
 
 For a GPU, where many small networks cost little more than one. On a CPU it saves no time: the stack of all sites'
 parameters leaves the cache that one site's fits into.
-
-A study's rounds (:class:`harness.engine.loop.StudyRounds`, plain or protected), the baselines of the literature and
-the schemes of personal models (:mod:`harness.engine.all_sites`) are schemes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 import numpy as np
 import torch
@@ -29,13 +26,13 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector, load_personal, load_vector, pick_device
+from client_agent.learning.flat_vector import Vector, pick_device
 from client_agent.learning.layers import personal_parameters, shared_parameters
 from client_agent.learning.losses import inverse_frequency, task_loss
 from client_agent.learning.plugin import Plugin
 from client_agent.learning.settings import ModelSources
-from client_agent.learning.trainer import epoch_rows, private_randomness, rate_factor, train_round
-from protocol.errors import ConfigurationError, LocalOptimumReached
+from client_agent.learning.trainer import epoch_rows, private_randomness, rate_factor
+from protocol.errors import ConfigurationError
 from protocol.messages.control import TaskSpec, TrainingSpec
 from protocol.messages.model import CLASSES
 
@@ -88,33 +85,6 @@ class TrainedSites:
     personal: NDArray[np.float32] = field(repr=False)
 
 
-class SiteTraining(Protocol):
-    """Trains every site for one round from its own row of ``models``, float32[S, D], and ``personal``, [S, P]."""
-
-    def train(self, models: NDArray[np.float32], personal: NDArray[np.float32], round: int) -> TrainedSites: ...
-
-
-@dataclass(frozen=True)
-class OneByOne:
-    """Every site after the other, as its agent would: the reference."""
-
-    model: nn.Module
-    sites: Sequence[Examples]
-    seeds: Sequence[int]
-    training: TrainingSpec
-    device: torch.device
-
-    def train(self, models: NDArray[np.float32], personal: NDArray[np.float32], round: int) -> TrainedSites:
-        updates, own = [], []
-        for row, (data, seed) in enumerate(zip(self.sites, self.seeds, strict=True)):
-            load_vector(self.model, models[row])
-            load_personal(self.model, personal[row])
-            done = train_round(self.model, data, self.training, round=round, seed=seed, device=self.device)
-            updates.append(done.update)
-            own.append(done.personal)
-        return TrainedSites(np.stack(updates), np.stack(own))
-
-
 def repeated(vector: Vector, sites: int) -> NDArray[np.float32]:
     """The same row for every site, without copies."""
     return np.broadcast_to(vector, (sites, len(vector)))
@@ -153,7 +123,7 @@ class _Data:
 
 
 class Batched:
-    """As ``OneByOne``, for local SGD with a built-in loss that is a mean over examples (:func:`batchable`).
+    """All sites' local SGD as one call, for a built-in loss that is a mean over examples (:func:`batchable`).
 
     Raises: ConfigurationError for another update or loss
     """
@@ -248,47 +218,3 @@ def _stacked_examples(sites: Sequence[Examples], training: TrainingSpec, device:
         if training.class_weights == "inverse_frequency":
             weights[number, : len(site)] = inverse_frequency(site.y, 0)[site.y]
     return _Data(torch.from_numpy(X).to(device), torch.from_numpy(y).to(device), weights, sizes)
-
-
-S = TypeVar("S")
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Scheme(Protocol[S, R_co]):
-    """``S`` is all that moves from round to round, ``R_co`` the record of one round; rounds are counted from 1."""
-
-    def start(self) -> S: ...
-
-    def round(self, state: S, number: int) -> tuple[S, R_co]:
-        """Do one round. Raises: LocalOptimumReached, with the state as it was; UnusableUpdate"""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Progress(Generic[S, R]):
-    """The progress of a run after a round: all that the next round depends on, and the records so far."""
-
-    state: S
-    records: tuple[R, ...] = ()
-
-
-def train(
-    scheme: Scheme[S, R],
-    begun: Progress[S, R] | None,
-    over: Callable[[Progress[S, R]], bool],
-    after_round: Callable[[Progress[S, R]], None],
-) -> tuple[Progress[S, R], str | None]:
-    """Do all rounds that are left; where ``after_round`` was last called, a run goes on to the same bits.
-
-    Returns the end, and why the run stopped at a local optimum (None where it did not).
-    """
-    progress = Progress(scheme.start()) if begun is None else begun
-    while not over(progress):
-        try:
-            state, record = scheme.round(progress.state, len(progress.records) + 1)
-        except LocalOptimumReached as optimum:
-            return progress, optimum.detail
-        progress = Progress(state, (*progress.records, record))
-        after_round(progress)
-    return progress, None

@@ -16,7 +16,7 @@ import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -83,7 +83,6 @@ ALL_THERE: Final = AttendanceTable()
 CHANGEABLE: Final = ("model", "rule", "training", "parameters")
 BASELINE: Final = "baseline"
 TuneValue = float | int | str
-PublishedMistake = Literal["row_sums"]
 Opened = Literal["distances", "norms", "pairs", "inner_products"]
 
 
@@ -135,27 +134,20 @@ class CaseTable(_Table):
     attendance: AttendanceTable = AttendanceTable()
 
 
-class NamedTable(_Table):
-    """``[[variant]]`` of any file that compares."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
-
-
-class VariantTable(NamedTable):
+class VariantTable(_Table):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
     sites' training parts together, which only a simulation can. ``baseline`` takes FedAvg's place.
-    ``published_mistake`` repeats one of a paper's code, to compare with its table. ``finish`` and ``privacy`` are the
-    study's tables.
+    ``finish`` and ``privacy`` are the study's tables.
     ``policy`` is the sites' in place of the case's: for rules from before there were any.
     """
 
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
     alone_after: Annotated[int, Field(ge=1)] | None = None
     pooled: bool = False
     baseline: BaselineTable | None = None
-    published_mistake: PublishedMistake | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
     finish: dict[str, Any] | None = None
     privacy: dict[str, Any] | None = None
@@ -254,36 +246,21 @@ def parse_case(text: str, source: str) -> Case:
     return case_of(StudyFile(source, parse_toml(text, source)))
 
 
-T = TypeVar("T", bound=BaseModel)
-V = TypeVar("V", bound=NamedTable)
-
-
-def parts_of(file: StudyFile, name: str, kind: type[T], variant: type[V]) -> tuple[T, list[V], dict[str, Any]]:
-    """The table ``name`` of a file that compares variants, the variants, and the study's own tables.
-
-    Raises: ConfigurationError that names what is wrong
-    """
+def case_of(file: StudyFile) -> Case:
+    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
     source, tables = file.source, dict(file.tables)
-    part, variants = tables.pop(name, None), tables.pop("variant", [])
-    if not isinstance(part, dict) or not isinstance(variants, list):
-        what = "a case" if name == "case" else "a comparison"
-        raise ConfigurationError(f"{source}: {what} has one table [{name}] and one or more tables [[variant]]")
+    written, listed = tables.pop("case", None), tables.pop("variant", [])
+    if not isinstance(written, dict) or not isinstance(listed, list):
+        raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")
     if "seed" in tables:
-        part = {"seeds": [tables["seed"]], **part}
-    table = validated(kind, part, f"{source}: [{name}]")
-    parsed = [validated(variant, one, f"{source}: [[variant]]") for one in variants]
+        written = {"seeds": [tables["seed"]], **written}
+    table = validated(CaseTable, written, f"{source}: [case]")
+    parsed = [validated(VariantTable, one, f"{source}: [[variant]]") for one in listed]
     names = [one.name for one in parsed]
     if not names:
         raise ConfigurationError(f"{source}: there is nothing to run: give one or more tables [[variant]]")
     if len(set(names)) != len(names):
         raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
-    return table, parsed, tables
-
-
-def case_of(file: StudyFile) -> Case:
-    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
-    source, (table, parsed, tables) = file.source, parts_of(file, "case", CaseTable, VariantTable)
-    written = {"seeds": [tables["seed"]], **file.tables["case"]} if "seed" in tables else file.tables["case"]
     variants = tuple(_variant(variant, tables, written, table, source) for variant in parsed)
     possible = METRICS[variants[0].study.task.kind]
     if not possible or table.judged_by not in (None, *possible):
@@ -321,8 +298,8 @@ def _require_together(variant: VariantTable, study: StudyTable, where: str) -> N
         )
     if study.finish is not None and (variant.alone_after or variant.baseline):
         raise ConfigurationError(f"{where}: 'finish' goes with neither 'alone_after' nor 'baseline'")
-    if variant.baseline is not None and (variant.alone_after or variant.published_mistake):
-        raise ConfigurationError(f"{where}: 'baseline' goes with neither 'alone_after' nor 'published_mistake'")
+    if variant.baseline is not None and variant.alone_after:
+        raise ConfigurationError(f"{where}: 'baseline' does not go with 'alone_after'")
     if variant.pooled and study.rule.name is not RuleName.LOCAL:
         raise ConfigurationError(
             f"{where}: key 'pooled': the rule is {study.rule.name.value!r}, and there is nobody left to weigh once all "
@@ -368,7 +345,7 @@ def _digest(
         "keeps_validation": variant.keeps_validation,
     }
     # what is left out is not written down, so that digests of files from before a key came in stay as they are
-    later = variant.model_dump(include={"alone_after", "baseline", "policy", "published_mistake"}, exclude_none=True)
+    later = variant.model_dump(include={"alone_after", "baseline", "policy"}, exclude_none=True)
     deciding |= later | ({"pooled": True} if variant.pooled else {})
     deciding |= packages
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()

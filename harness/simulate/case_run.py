@@ -9,8 +9,8 @@ from pathlib import Path
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, check_examples, check_targets
-from harness.engine.all_sites import require_baseline
+from harness.datasets.site_data import Federation, check_federation
+from harness.engine.baseline_rounds import require_baseline
 from harness.engine.protected_sum import SourceName
 from harness.engine.study_round import require_willing
 from harness.engine.training import ON_CPU, Computing
@@ -28,7 +28,7 @@ from harness.simulate.store import (
 )
 from harness.simulate.study_files import ALL_RUNS, Shard, own_metrics, simulated_study
 from harness.simulate.tuning import TUNING, Choice, TuningLine, choose, combinations
-from harness.simulate.workers import RayCluster, RoundDone, run_all
+from harness.simulate.workers import RayCluster, run_all
 from host.extensions import loaded_plugins
 from host.output_files import rewrite
 from protocol.errors import ConfigurationError
@@ -40,8 +40,6 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     where = f"{case.source}: variant {variant.name!r}"
     require_plain_for_same_round(variant.study, protection, where)
     chosen, model, table = variant.chosen_rule(), variant.chosen_model, variant.table
-    if chosen is not None and table.published_mistake is not None:
-        raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
     rule, own = chosen and chosen.name, model and model.name
     baseline = table.baseline and table.baseline.name
     plain_only = {
@@ -49,7 +47,6 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
         f"model {own!r} is from a package, and sites run no code of others": own,
         "'pooled' puts all data at one place, in plain runs only": table.pooled,
         f"baseline {baseline!r} runs in plain simulation only, since no server and no site's agent knows it": baseline,
-        "'published_mistake' repeats a mistake in plain runs only": table.published_mistake,
     }
     why = next((why for why, given in plain_only.items() if given), None)
     if why is not None and protection is not Protection.PLAIN:
@@ -69,8 +66,7 @@ def require_possible(
 
     Raises: ConfigurationError that names the file and the variant
     """
-    check_examples(federation)
-    check_targets(federation)
+    check_federation(federation)
     own_metrics(case.table.metrics)
     case.table.attendance.require_sites(federation.names_of_sites, case.source)
     for variant in variants:
@@ -223,7 +219,7 @@ class _CaseRun:
             if (str(settings), requester, seed) not in known
         ]
         tally = _Tally(f"{self.case.name}, settings of {variant.name}", planned, len(tried), self.show)
-        for _, line in run_all(planned, self.options.where, lambda told: None):
+        for _, line in run_all(planned, self.options.where, lambda key, rounds: None):
             tried.append(TuningLine.of(line))
             append_line(path, tried[-1])
             tally.run_done(line)
@@ -329,8 +325,8 @@ class _Tally:
         self._total = sum(one.study.rounds for one in planned)
         self._runs, self._done, self._finished_rounds = already + len(planned), already, 0
 
-    def round_done(self, told: RoundDone) -> None:
-        self._rounds[told.key] = max(told.rounds, self._rounds.get(told.key, 0))
+    def round_done(self, key: RunKey, rounds: int) -> None:
+        self._rounds[key] = max(rounds, self._rounds.get(key, 0))
         self._tell()
 
     def run_done(self, line: RunLine | None = None) -> None:

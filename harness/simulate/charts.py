@@ -251,11 +251,11 @@ def write_values(axes: Axes, values: pd.DataFrame, middle: float, size: int) -> 
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=size)
 
 
-def drawn(draw: Callable[[], Figure], dpi: float = 100) -> str:
-    """A figure in the pages' style, as SVG; ``dpi`` is of what is drawn as pixels."""
+def drawn(draw: Callable[[], Figure]) -> str:
+    """A figure in the pages' style, as SVG."""
     with _style():
         buffer = io.StringIO()
-        draw().savefig(buffer, format="svg", dpi=dpi, metadata={"Date": None})
+        draw().savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 

@@ -17,7 +17,6 @@ from harness.datasets.registry import source_of
 from harness.demo.report import accuracy_text, print_run
 from harness.simulate.case import Case, case_of
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
-from harness.simulate.comparison import PersonalCase, personal_case_of, run_personal_case, summary_json, summary_table
 from harness.simulate.energy import measured
 from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import RunLine
@@ -28,7 +27,7 @@ from harness.simulate.study_run import SimulationOptions, run_simulation
 from harness.simulate.summary import summarise_case, table_of, write_summary
 from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
-from harness.simulate.workers import Engine, cluster_of, computing_of
+from harness.simulate.workers import cluster_of, computing_of
 from host.extensions import load_plugins
 from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
@@ -83,7 +82,7 @@ def _variants(asked: StudyOptions) -> tuple[str, ...] | None:
 
 
 def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
-    cluster = cluster_of(Engine(asked.engine), asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
+    cluster = cluster_of(asked.engine, asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
     return CaseOptions(
         out,
         Path(asked.data) if asked.data else None,
@@ -198,15 +197,13 @@ def merge(out: Path, folders: Sequence[Path], *, as_json: bool) -> None:
 
 
 def run(asked: StudyOptions) -> None:
-    """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
+    """A study's runs or a case's, by what the file holds. Raises: ConfigurationError"""
     load_plugins(asked.plugin or ())
     with measured(asked.energy, asked.out):
         console, file = console_for(stderr=asked.as_json), read_study_file(asked.study_file)
-        if asked.save_model is not None and (file.is_case or file.is_personal_case):
+        if asked.save_model is not None and file.is_case:
             raise ConfigurationError("--save-model: a case has many models; name a study's file without [case]")
-        if file.is_personal_case:
-            _compare(personal_case_of(file), asked, console)
-        elif file.is_case:
+        if file.is_case:
             _simulate_case(case_of(file), asked, console)
         else:
             simulate_study(asked, console)
@@ -228,27 +225,3 @@ def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
     else:
         console.print(table_of(summary))
         console.print(f"every run is in {options.out}", highlight=False)
-
-
-def _compare(case: PersonalCase, asked: StudyOptions, console: Console) -> None:
-    if asked.out is None:
-        raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
-    if Protection(asked.protection) is not Protection.PLAIN:
-        raise ConfigurationError(
-            f"{case.source}: a comparison of personal models runs with --protection plain; for shares or ciphertexts "
-            "give a study file with key 'model.personal'"
-        )
-    lines = run_personal_case(
-        case,
-        asked.out,
-        Path(asked.data) if asked.data else None,
-        seeds=_seeds(asked),
-        only=_variants(asked) or (),
-        device=asked.device,
-        batched=asked.batched,
-        tell=lambda text: console.print(text, highlight=False),
-    )
-    if asked.as_json:
-        typer.echo(summary_json(lines))
-    else:
-        console.print(summary_table(lines))

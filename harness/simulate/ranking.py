@@ -181,7 +181,6 @@ def rank(
     *,
     secure: bool,
     study: Path | None = None,
-    penalty: float = DEFAULTS.penalty,
     clip_norm: float = DEFAULTS.clip_norm,
 ) -> Ranking:
     """``study`` is the model of the plain variant; None is ridge regression, which the secure variant always takes.
@@ -205,7 +204,7 @@ def rank(
         model = chosen.model.kind
         losses = {s.name: loss_of_own_model(chosen, s, request.seed, judging.examples).loss for s in federation.sites}
     else:
-        vectors = {s.name: predictor(ridge_model(s.train, classes, penalty)) for s in federation.sites}
+        vectors = {s.name: predictor(ridge_model(s.train, classes, DEFAULTS.penalty)) for s in federation.sites}
         losses = {name: judging.form.loss(vector) for name, vector in vectors.items()}
     if secure:
         others = {name: vector for name, vector in vectors.items() if name != requester.name}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.scores import FinalScores, MetricName, Score, value_of
 from client_agent.site.events import SiteValue, site_values
-from harness.engine.history import RoundKind, RoundRecord
+from harness.engine.history import RoundKind, RoundRecord, series_of
 from harness.simulate.case import TuneValue
 
 SMALL_MODEL: Final = 1000
@@ -115,6 +115,12 @@ class RunLine(BaseModel):
     def key(self) -> RunKey:
         return RunKey(self.variant, self.requester, self.seed)
 
+    def by_round(self) -> dict[str, Values]:
+        """Every list with one number per round, further metrics among them as ``test_`` or ``validation_`` and name."""
+        parts = (("test", self.test_metrics), ("validation", self.validation_metrics))
+        others = {f"{part}_{name}": values for part, found in parts for name, values in found.items()}
+        return others | {name: values for name in _BY_ROUND if (values := getattr(self, name))}
+
     def test_of(self, metric: MetricName) -> Values:
         """The metric on the test part after every round; nothing where the run does not follow it."""
         named = metric in _NAMED or metric is MetricName.ACCURACY
@@ -144,6 +150,7 @@ class RunLine(BaseModel):
         return self.test_of(self.judged_by)[-max(rounds)[1]] if rounds else None
 
 
+_BY_ROUND: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == Values)
 _NUMBERS: Final = (
     "test_accuracy", "test_loss", "validation_accuracy", "model_norm", "requester_norm", "clipped_share",
     "sum_of_weights",
@@ -181,8 +188,7 @@ def _by_metric(rounds: list[tuple[Score, ...]]) -> dict[str, Values]:
 
 def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dict[str, Values]:
     """One series per site; a site without a number in any round is left out."""
-    found = [{entry.site: entry.value for entry in values} for values in rounds]
-    series = {site: tuple(finite(values.get(site)) for values in found) for site in sites}
+    series = {site: tuple(map(finite, values)) for site, values in series_of(sites, rounds).items()}
     return {site: values for site, values in series.items() if any(value is not None for value in values)}
 
 

@@ -17,13 +17,12 @@ from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, check_federation
 from harness.datasets.transforms import pooled
 from harness.engine.algorithms import BaselineTable
-from harness.engine.all_sites import SitesState
+from harness.engine.baseline_rounds import SitesState
 from harness.engine.history import RoundRecord, RunEnd, RunHistory
-from harness.engine.loop import Reached, run_protected, run_rounds
+from harness.engine.loop import run_protected, run_rounds
 from harness.engine.protected_sum import SourceName
-from harness.engine.run_state import Conditions, ErosionApplies, RunState
-from harness.engine.training import ON_CPU, Computing, Progress, one_thread
-from harness.engine.updates import PlainSum, RowSums, Summing
+from harness.engine.run_state import Conditions, ErosionApplies, Reached, RunState
+from harness.engine.training import ON_CPU, Computing, one_thread
 from harness.simulate.case import UNTUNED, Case, Settings, Variant
 from harness.simulate.run_line import SMALL_MODEL, RunKey, RunLine, of_rounds
 from harness.simulate.store import Checkpoint, code_digest
@@ -117,7 +116,7 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     variant, source = planned.variant.table, planned.case.source
     erosion = require_plain_for_same_round(planned.study, planned.protection, source)
     federation = _loaded(planned.data)
-    check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
+    check_federation(federation)
     data_digest = digest_of(federation)
     federation = pooled(federation) if variant.pooled else federation
     own_model = planned.variant.chosen_model
@@ -128,18 +127,17 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     begun = time.monotonic() - before_s
     on_round(len(latest.records) if latest else 0)
 
-    def after_round(progress: Reached) -> None:
+    def after_round(progress: Reached[Any]) -> None:
         nonlocal latest
         latest = progress
         if checkpoint:
             checkpoint.save(progress, time.monotonic() - begun)
         on_round(len(progress.records))
 
-    def rounds(study: Study, resume: Reached | None) -> RunHistory:
+    def rounds(study: Study, resume: Reached[Any] | None) -> RunHistory:
         conditions = _conditions(planned, study, federation, erosion)
-        summing = None if variant.published_mistake is None else RowSums.of(study)
         source = planned.correlation_source
-        return run_under(planned.protection, study, federation, conditions, source, summing, resume, after_round)
+        return run_under(planned.protection, study, federation, conditions, source, resume, after_round)
 
     records: tuple[RoundRecord, ...]
     try:
@@ -149,7 +147,7 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
             history = rounds(study.model_copy(update={"rounds": variant.alone_after}), latest)
             if history.end is not RunEnd.LOCAL_OPTIMUM and latest is not None:
                 alone = replace(latest.state, alone_because=latest.state.alone_because or FINE_TUNING)
-                history = rounds(study, Progress(alone, latest.records))
+                history = rounds(study, Reached(alone, latest.records))
     except (UnusableUpdate, ProtocolViolation) as diverged:
         records = latest.records if latest else ()
         sites = tuple(value.site for value in records[-1].alphas) if records else ()
@@ -180,21 +178,12 @@ def run_under(
     federation: Federation,
     conditions: Conditions,
     correlation_source: SourceName | None = None,
-    summing: Summing | None = None,
-    resume: Reached | None = None,
-    after_round: Callable[[Reached], None] = lambda progress: None,
+    resume: Reached[Any] | None = None,
+    after_round: Callable[[Reached[Any]], None] = lambda progress: None,
 ) -> RunHistory:
-    """A whole run; ``summing`` adds up a plain one, as it should be for None. Raises: as those of harness.engine"""
+    """A whole run. Raises: as those of harness.engine"""
     if protection is Protection.PLAIN:
-        return run_rounds(
-            study,
-            federation.sites,
-            summing or PlainSum(),
-            conditions,
-            protection="plain",
-            resume=resume,
-            after_round=after_round,
-        )
+        return run_rounds(study, federation.sites, conditions=conditions, resume=resume, after_round=after_round)
     return run_protected(
         study,
         federation.sites,
@@ -236,15 +225,15 @@ def digest_of(federation: Federation) -> str:
     return found.hexdigest()
 
 
-def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint[Any, RoundRecord] | None:
+def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint[Any] | None:
     if planned.partial is None:
         return None
     what = (planned.variant.digest, data_digest, code_digest(), planned.protection, planned.correlation_source)
     identity = " ".join(map(str, what))
     if planned.computing != ON_CPU:
         identity += f" {planned.computing}"
-    kinds = (RunState if planned.variant.table.baseline is None else SitesState, RoundRecord)
-    return Checkpoint(planned.partial, str(planned.key), identity, kinds, planned.checkpoint_every_s)
+    kind: type[Any] = RunState if planned.variant.table.baseline is None else SitesState
+    return Checkpoint(planned.partial, str(planned.key), identity, kind, planned.checkpoint_every_s)
 
 
 def _about(planned: PlannedRun, erosion: ErosionApplies, data_digest: str) -> dict[str, Any]:

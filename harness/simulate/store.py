@@ -24,7 +24,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from safetensors.numpy import load, save
 
-from harness.engine.training import Progress, R, S
+from harness.engine.history import RoundRecord
+from harness.engine.run_state import Reached, S
 from harness.simulate.case import Case
 from harness.simulate.run_line import RunKey, RunLine
 from host.files import write_durably
@@ -96,6 +97,9 @@ def append_line(path: Path, line: BaseModel) -> None:
         os.fsync(file.fileno())
 
 
+_RECORDS: Final = TypeAdapter(tuple[RoundRecord, ...])
+
+
 class _Partial(BaseModel):
     """The JSON file. ``identity`` says which study and data the run belongs to."""
 
@@ -108,25 +112,21 @@ class _Partial(BaseModel):
     records: list[dict[str, Any]]
 
 
-class Checkpoint(Generic[S, R]):
-    """The files of one run. ``kinds`` are those of a state, a dataclass, and of a round's record.
+class Checkpoint(Generic[S]):
+    """The files of one run, whose state is a dataclass of this ``kind``.
 
     ``every_s``: rounds that end sooner after the last writing are not written.
     """
 
-    def __init__(
-        self, folder: Path, run: str, identity: str, kinds: tuple[type[S], type[R]], every_s: float = 0.0
-    ) -> None:
-        self._state: type[Any] = kinds[0]
-        many: Any = tuple  # a type that is made at run time
-        self._records: TypeAdapter[tuple[R, ...]] = TypeAdapter(many[kinds[1], ...])
+    def __init__(self, folder: Path, run: str, identity: str, kind: type[S], every_s: float = 0.0) -> None:
+        self._state: type[Any] = kind
         self._folder, self._run, self._json = folder, run, folder / f"{run}.json"
         self._identity = identity
         self._every_s = every_s
         self._written_s = -math.inf
         self._generation = 0
 
-    def save(self, progress: Progress[S, R], seconds: float) -> None:
+    def save(self, progress: Reached[S], seconds: float) -> None:
         """Replace what was there. ``seconds`` is the time the run has taken so far."""
         if seconds < self._written_s + self._every_s:
             return
@@ -145,13 +145,13 @@ class Checkpoint(Generic[S, R]):
                 for name, value in state.items()
                 if name not in vectors and value is not None
             },
-            records=self._records.dump_python(progress.records, mode="json"),
+            records=_RECORDS.dump_python(progress.records, mode="json"),
         )
         self._folder.mkdir(parents=True, exist_ok=True)
         write_durably(self._folder / partial.vectors, packed)
         write_durably(self._json, json.dumps(partial.model_dump()).encode())
 
-    def load(self) -> tuple[Progress[S, R] | None, float]:
+    def load(self) -> tuple[Reached[S] | None, float]:
         """Load the run's state and the seconds it took; None when it has not begun.
 
         Raises: ConfigurationError when the files belong to another study or other data, or cannot be read
@@ -172,7 +172,7 @@ class Checkpoint(Generic[S, R]):
         self._generation = int(partial.vectors.split(".")[-2])
         read = {n: self._kind(n).validate_json(json.dumps(value)) for n, value in partial.state.items()}
         state = self._state(**read, **vectors)
-        return Progress(state, self._records.validate_json(json.dumps(partial.records))), partial.seconds
+        return Reached(state, _RECORDS.validate_json(json.dumps(partial.records))), partial.seconds
 
     def _kind(self, name: str) -> TypeAdapter[Any]:
         return TypeAdapter(get_type_hints(self._state)[name])
@@ -182,10 +182,6 @@ class Checkpoint(Generic[S, R]):
         if hashlib.sha256(packed).hexdigest() != partial.vectors_sha256:
             raise ValueError(f"{partial.vectors} is not the file that was written with it")
         return packed
-
-    def remove(self) -> None:
-        """The run is done and its line written."""
-        forget_checkpoint(self._folder, self._run)
 
 
 def forget_checkpoint(folder: Path, run: str) -> None:

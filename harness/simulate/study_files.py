@@ -309,10 +309,6 @@ class StudyFile:
     def is_case(self) -> bool:
         return "case" in self.tables
 
-    @property
-    def is_personal_case(self) -> bool:
-        return "personal" in self.tables
-
 
 def read_study_file(path: Path) -> StudyFile:
     """The study that ``path`` names; a bare name, such as ``mnist_b_10``, is one of those that come along.

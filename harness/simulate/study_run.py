@@ -229,7 +229,7 @@ def _seed_result(history: RunHistory) -> SeedResult:
         accuracy_by_round=tuple(finite(record.test_accuracy) for record in history.rounds),
         scores_by_round=tuple(record.test_scores for record in history.rounds),
         final_scores=history.final_scores,
-        alpha={one.site: one.values for one in alpha_series(history)},
-        distance={one.site: one.values for one in distance_series(history)},
+        alpha=alpha_series(history),
+        distance=distance_series(history),
         clipped_share=mean(record.clipped_share for record in history.rounds),
     )

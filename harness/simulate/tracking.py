@@ -15,10 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
 
-from harness.simulate.run_line import RunLine, Values
+from harness.simulate.run_line import RunLine
 from protocol.errors import ConfigurationError
 
-BY_ROUND: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == Values)
 _BY_SITE: Final = ("alpha", "distance")
 
 
@@ -67,8 +66,7 @@ def log_all(trackers: Sequence[Tracker], lines: Sequence[RunLine]) -> None:
 
 def points_of(line: RunLine) -> Iterator[Point]:
     """A run's numbers: its own, and every site's weight and distance."""
-    series: dict[str, Values] = {name: getattr(line, name) for name in BY_ROUND}
-    series |= {f"test_{name}".replace(":", "."): values for name, values in line.test_metrics.items()}
+    series = {name.replace(":", "."): values for name, values in line.by_round().items()}
     series |= {f"{name}/{site}": values for name in _BY_SITE for site, values in getattr(line, name).items()}
     for name, values in series.items():
         yield from (Point(name, number, value) for number, value in enumerate(values, 1) if value is not None)

@@ -15,46 +15,31 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import torch
 
 from harness.datasets.public_data import DATA_VARIABLE
 from harness.datasets.registry import path_of
 from harness.engine.training import ON_CPU, Computing
+from harness.simulate.options import EngineName
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, execute, forget_data
 from harness.simulate.store import code_digest
 from host.extensions import FOLDER
 from protocol.errors import ConfigurationError, MoietyError
 
-
-@dataclass(frozen=True)
-class RoundDone:
-    """So many rounds of a run are done."""
-
-    key: RunKey
-    rounds: int
-
-
-def _told(tell: Callable[[RoundDone], None], key: RunKey, rounds: int) -> None:
-    tell(RoundDone(key, rounds))
-
-
-class Engine(StrEnum):
-    """The engine of a case's runs."""
-
-    PROCESSES = "processes"
-    RAY = "ray"
+Show: TypeAlias = Callable[[RunKey, int], None]
+"""Is told that so many rounds of a run are done."""
+Lines: TypeAlias = Iterator[tuple[PlannedRun, RunLine]]
 
 
 @dataclass(frozen=True)
@@ -76,10 +61,10 @@ _MOST: Final = 10_000
 
 
 def cluster_of(
-    engine: Engine, address: str | None, cpus: int, cpus_per_run: float | None, gpus_per_run: float | None
+    engine: EngineName, address: str | None, cpus: int, cpus_per_run: float | None, gpus_per_run: float | None
 ) -> RayCluster | None:
     """Read the command line's words; None: processes of this machine. Raises: ConfigurationError"""
-    if engine is Engine.PROCESSES:
+    if engine == "processes":
         for name, found in (("--address", address), ("--cpus-per-run", cpus_per_run), ("--gpus-per-run", gpus_per_run)):
             if found is not None:
                 raise ConfigurationError(f"{name} is of a Ray cluster: give --engine ray besides")
@@ -106,25 +91,53 @@ def computing_of(cluster: RayCluster | None, device: str, batched: bool | None) 
 
 
 _POLL_S: Final = 0.5
+F = TypeVar("F")
 
 
 class _Inbox(Protocol):
-    def put(self, item: RoundDone) -> None: ...
-    def get_nowait(self) -> RoundDone: ...
+    def put(self, item: tuple[RunKey, int]) -> None: ...
+    def get_nowait(self) -> tuple[RunKey, int]: ...
 
 
-def run_in_processes(
-    planned: Sequence[PlannedRun], jobs: int, show: Callable[[RoundDone], None]
-) -> Iterator[tuple[PlannedRun, RunLine]]:
-    """Every run with its line, as they finish; ``show`` is told of every round.
+def run_all(planned: Sequence[PlannedRun], where: int | RayCluster, show: Show) -> Lines:
+    """Every run with its line, as they finish, to the same bits ``where``-ever; ``show`` is told of every round.
 
-    Raises: whatever a run raises, after the runs that were under way have kept their last round
+    where   a number of processes of this machine, or a Ray cluster, which tells of rounds some half a second later
+
+    Raises: whatever a run raises, after the runs that were under way have kept their last round; ConfigurationError
+            where Ray is not installed, the cluster does not answer, lacks what a run asks for, or has another version
+            of this code
     """
-    if jobs == 1 or len(planned) < 2:
+    if isinstance(where, RayCluster):
+        yield from _run_on_ray(planned, where, show)
+    elif where == 1 or len(planned) < 2:
         forget_data()
         for one in planned:
-            yield one, execute(one, partial(_told, show, one.key))
-        return
+            yield one, execute(one, partial(show, one.key))
+    else:
+        yield from _run_in_processes(planned, where, show)
+
+
+def _as_they_finish(
+    waiting: dict[F, PlannedRun],
+    done: Callable[[Sequence[F]], Iterable[F]],
+    told: Callable[[], Iterable[tuple[RunKey, int]]],
+    line_of: Callable[[F, PlannedRun], RunLine],
+    show: Show,
+) -> Lines:
+    """``done`` waits a while for some of those that it is given, ``told`` are rounds since it was last asked."""
+    while waiting:
+        found = done(list(waiting))
+        for key, rounds in told():
+            show(key, rounds)
+        for under_way in found:
+            one = waiting.pop(under_way)
+            line = line_of(under_way, one)
+            show(one.key, len(line.kind))  # what was told of its last rounds may come after the line
+            yield one, line
+
+
+def _run_in_processes(planned: Sequence[PlannedRun], jobs: int, show: Show) -> Lines:
     context = multiprocessing.get_context("spawn")
     inbox: _Inbox = context.Queue()
     stop = context.Event()
@@ -133,7 +146,13 @@ def run_in_processes(
         with _without_main():
             waiting = {pool.submit(_execute_in_process, one): one for one in planned}
         try:
-            yield from _processes_as_they_finish(waiting, inbox, show)
+            yield from _as_they_finish(
+                waiting,
+                lambda futures: wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED).done,
+                partial(_taken_from, inbox),
+                lambda future, one: future.result(),
+                show,
+            )
         finally:
             stop.set()
             for future in waiting:
@@ -150,18 +169,10 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _processes_as_they_finish(
-    waiting: dict[Future[RunLine], PlannedRun], inbox: _Inbox, show: Callable[[RoundDone], None]
-) -> Iterator[tuple[PlannedRun, RunLine]]:
-    while waiting:
-        done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-        with suppress(queue.Empty):
-            while True:
-                show(inbox.get_nowait())
-        for future in done:
-            one, line = waiting.pop(future), future.result()
-            show(RoundDone(one.key, len(line.kind)))  # what the process told of its last rounds may come after the line
-            yield one, line
+def _taken_from(inbox: _Inbox) -> Iterator[tuple[RunKey, int]]:
+    with suppress(queue.Empty):
+        while True:
+            yield inbox.get_nowait()
 
 
 class _Worker:
@@ -187,12 +198,12 @@ def _end_with_parent() -> None:
 
 
 def _execute_in_process(planned: PlannedRun) -> RunLine:
-    def tell(done: RoundDone) -> None:
-        _Worker.inbox.put(done)
+    def tell(rounds: int) -> None:
+        _Worker.inbox.put((planned.key, rounds))
         if _Worker.stop.is_set():
             raise _Stopped
 
-    return execute(planned, partial(_told, tell, planned.key))
+    return execute(planned, tell)
 
 
 _OBJECT_STORE_BYTES: Final = 100_000_000
@@ -206,14 +217,7 @@ class _Refused:
     why: str
 
 
-def run_on_ray(
-    planned: Sequence[PlannedRun], cluster: RayCluster, show: Callable[[RoundDone], None]
-) -> Iterator[tuple[PlannedRun, RunLine]]:
-    """Every run with its line, as they finish; ``show`` is told of every round, some half a second later.
-
-    Raises: ConfigurationError where Ray is not installed, the cluster does not answer, lacks what a run asks for, or
-    has another version of this code; and what a run raises
-    """
+def _run_on_ray(planned: Sequence[PlannedRun], cluster: RayCluster, show: Show) -> Lines:
     if not planned:
         return
     with _connected(cluster) as ray:
@@ -226,7 +230,13 @@ def run_on_ray(
         )(_execute_in_task)
         waiting = {task.remote(_anywhere(one), rounds, code_digest()): one for one in planned}
         try:
-            yield from _tasks_as_they_finish(ray, waiting, rounds, show)
+            yield from _as_they_finish(
+                waiting,
+                lambda tasks: ray.wait(tasks, timeout=_POLL_S)[0],
+                lambda: ray.get(rounds.taken.remote()),
+                partial(_line, ray),
+                show,
+            )
         finally:
             for under_way in waiting:
                 ray.cancel(under_way)
@@ -240,23 +250,6 @@ def _anywhere(planned: PlannedRun) -> PlannedRun:
     if name.startswith(FOLDER):
         name = f"{FOLDER}{path_of(name).absolute()}"
     return replace(planned, partial=partial, data=replace(planned.data, data=name, folder=named and named.absolute()))
-
-
-def _tasks_as_they_finish(
-    ray: Any,  # noqa: ANN401  (Ray is an extra)
-    waiting: dict[Any, PlannedRun],
-    rounds: Any,  # noqa: ANN401  # Ray's handles have no types here
-    show: Callable[[RoundDone], None],
-) -> Iterator[tuple[PlannedRun, RunLine]]:
-    while waiting:
-        done, _ = ray.wait(list(waiting), timeout=_POLL_S)
-        for told in ray.get(rounds.taken.remote()):
-            show(told)
-        for under_way in done:
-            one = waiting.pop(under_way)
-            line = _line(ray, under_way, one)
-            show(RoundDone(one.key, len(line.kind)))  # what was told of its last rounds may come after the line
-            yield one, line
 
 
 def _line(ray: Any, under_way: Any, planned: PlannedRun) -> RunLine:  # noqa: ANN401  # Ray has no types here
@@ -283,27 +276,27 @@ def _execute_in_task(planned: PlannedRun, rounds: Any, code: str) -> RunLine | _
         )
     told_s = time.monotonic()
 
-    def tell(done: RoundDone) -> None:
+    def tell(done: int) -> None:
         nonlocal told_s
         if time.monotonic() - told_s >= _POLL_S:
             told_s = time.monotonic()
-            rounds.told.remote(done)
+            rounds.told.remote(planned.key, done)
 
     try:
-        return execute(planned, partial(_told, tell, planned.key))
+        return execute(planned, tell)
     except MoietyError as refused:
         return _Refused(f"machine {socket.gethostname()}: {refused.detail}")
 
 
 class _Rounds:
     def __init__(self) -> None:
-        self._latest: dict[RunKey, RoundDone] = {}
+        self._latest: dict[RunKey, int] = {}
 
-    def told(self, done: RoundDone) -> None:
-        self._latest[done.key] = done
+    def told(self, key: RunKey, rounds: int) -> None:
+        self._latest[key] = rounds
 
-    def taken(self) -> list[RoundDone]:
-        taken, self._latest = list(self._latest.values()), {}
+    def taken(self) -> list[tuple[RunKey, int]]:
+        taken, self._latest = list(self._latest.items()), {}
         return taken
 
 
@@ -346,17 +339,3 @@ def _require_room(ray: Any, cluster: RayCluster) -> None:  # noqa: ANN401  # Ray
         f"a run asks for {cluster.cpus_per_run:g} CPUs and {cluster.gpus_per_run:g} GPUs, which no machine of the "
         f"cluster has ({have}): lower --cpus-per-run or --gpus-per-run"
     )
-
-
-def run_all(
-    planned: Sequence[PlannedRun], where: int | RayCluster, show: Callable[[RoundDone], None]
-) -> Iterator[tuple[PlannedRun, RunLine]]:
-    """Every run with its line, as they finish, to the same bits ``where``-ever; ``show`` is told of every round.
-
-    where   a number of processes of this machine, or a Ray cluster
-
-    Raises: whatever a run raises, after the runs that were under way have kept their last round
-    """
-    if isinstance(where, RayCluster):
-        return run_on_ray(planned, where, show)
-    return run_in_processes(planned, where, show)

@@ -20,11 +20,11 @@ from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundEnd, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from deploy.prepare_demo import PORT, STUDY_FILE, demo_sites, prepare
-from harness.engine.loop import run_plain
 from protocol.messages.control import Study
 from tests.deploy.containers import Deployment, build_images, compose_command, run, wait_until
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
+from tests.kit.small_runs import run_plain
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3600)]
 

@@ -26,7 +26,7 @@ import moiety
 from client_agent.learning.study_file import StudyTable
 from client_agent.site.events import RoundRecord
 from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
-from harness.simulate import case, comparison, study_files
+from harness.simulate import case, study_files
 from harness.simulate.run_line import RunLine
 from protocol import errors
 from protocol.channel import envelope, sealing, session, signing
@@ -337,8 +337,6 @@ def studies() -> Json:
         "study": StudyTable,
         "[case]": case.CaseTable,
         "[[variant]] of a case": case.VariantTable,
-        "[personal]": comparison.PersonalTable,
-        "[[variant]] of a comparison": comparison.VariantTable,
     }
     return {"keys": {name: fields_of(table) for name, table in tables.items()}, "studies": dict(_studies())}
 
@@ -357,9 +355,5 @@ def _written(kind: type[BaseModel]) -> Json:
 
 def _studies() -> Iterator[tuple[str, Json]]:
     for file in map(study_files.read_study_file, map(Path, study_files.study_names())):
-        if file.is_personal_case:
-            compared = comparison.personal_case_of(file)
-            yield compared.name, {one.table.name: one.digest for one in compared.variants}
-        else:
-            simulated = case.case_of(file)
-            yield simulated.name, {one.name: one.digest for one in simulated.variants}
+        simulated = case.case_of(file)
+        yield simulated.name, {one.name: one.digest for one in simulated.variants}

@@ -22,7 +22,6 @@ from client_agent.site.models import finished_model, load_finished
 from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
-from harness.engine.updates import PlainSum
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from moiety import main
@@ -87,7 +86,7 @@ def test_it_is_the_engines_finish_of_the_shared_model(
     assert (facts.pull, facts.seen, facts.held) == (expected.pull, len(seen), len(held))
     assert load_finished(own).tobytes() == expected.vector.tobytes()
     sites = [SiteData(site, (d := site_data(place)).train, d.test, d.test) for place, site in enumerate(SITES)]
-    run = run_rounds(of, sites, PlainSum(), Conditions(policy=ANYTHING, finish=table), protection="plain")
+    run = run_rounds(of, sites, conditions=Conditions(policy=ANYTHING, finish=table))
     assert f"pull {present(facts.pull):.2g}" in run.reason
     np.testing.assert_allclose(load_finished(own), run.final_model, atol=1e-3)
     assert not np.allclose(load_finished(own), shared_model(federation, name), atol=1e-2)

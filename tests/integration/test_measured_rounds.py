@@ -20,7 +20,7 @@ from client_agent.study.contribution import EncodedUpdate
 from client_agent.study.participant import Participant
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
-from harness.engine.loop import run_plain, run_rounds
+from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
 from harness.federation.in_memory_federation import InMemoryFederation
@@ -32,6 +32,7 @@ from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
+from tests.kit.small_runs import run_plain
 from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3", "c4", "c5")

@@ -29,7 +29,6 @@ from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundEnd
 from harness.attack.signed_client import opened
 from harness.datasets.site_data import SiteData
-from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES
 from harness.engine.run_state import Progress
 from harness.federation.processes import FederationSpec, SiteSpec
@@ -41,6 +40,7 @@ from tests.adversarial.test_server_files import where
 from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, wait_for
 from tests.kit.present import present
 from tests.kit.processes import Federation, running_servers
+from tests.kit.small_runs import run_plain
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,6 @@ from client_agent.learning.data import LocalData
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import Federation
 from harness.demo.studies import BREAST_CANCER, study_of
-from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
@@ -20,6 +19,7 @@ from protocol.errors import Unavailable
 from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
+from tests.kit.small_runs import run_plain
 from tests.ports import free_ports
 from tests.unlimited import LONG_BREAST_CANCER
 

@@ -18,7 +18,6 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import FINAL_SCORES
 from harness.datasets.bundled import breast_cancer_survival, diabetes_five_practices
 from harness.datasets.site_data import Federation
-from harness.engine.loop import run_plain
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
@@ -26,6 +25,7 @@ from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data, study_for
 from tests.kit.present import present
+from tests.kit.small_runs import run_plain
 from tests.ports import free_ports
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

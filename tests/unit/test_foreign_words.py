@@ -31,7 +31,6 @@ from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.letters import StudyRefusal
 from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.report import _chart
-from harness.engine.history import Series
 from host import log as server_log
 from host.command_line import end_with
 from protocol.errors import ErrorCode, MalformedMessage, Unavailable
@@ -187,7 +186,7 @@ def test_an_error_that_a_command_ends_with(capsys: pytest.CaptureFixture[str]) -
 
 def test_labels_of_a_plot_and_cells_of_the_report() -> None:
     """matplotlib reads dollars as formulas and refuses wrong ones; a page reads angle brackets."""
-    svg = _chart((Series(site=r"$\frac{$ <script>alert(1)</script>", values=(0.5, 0.25)),), "accuracy")
+    svg = _chart({r"$\frac{$ <script>alert(1)</script>": (0.5, 0.25)}, "accuracy")
     assert "<script" not in svg
     assert "&lt;script" in svg
 

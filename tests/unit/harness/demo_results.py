@@ -11,10 +11,11 @@ from harness.datasets.site_data import describe
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind, RunHistory
-from harness.engine.loop import run_plain, run_protected
+from harness.engine.loop import run_protected
 from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
 from protocol.messages.control import RuleName, Study
+from tests.kit.small_runs import run_plain
 
 ROUNDS = 3
 TRAFFIC = Traffic(

@@ -126,7 +126,7 @@ def test_what_has_no_number_is_missing(results: Results) -> None:
     assert math.isnan(Results((line,)).rounds()["test_loss"].iloc[1])
 
 
-@pytest.mark.parametrize("name", [name for name in study_names() if "ifedavg" not in name])
+@pytest.mark.parametrize("name", study_names())
 def test_every_case_that_comes_along_is_the_same_in_python(name: str) -> None:
     tables = Case.read(STUDIES / f"{name}.toml").tables
     assert Study.read(name).name == tables["name"]
@@ -148,7 +148,6 @@ def test_a_study_needs_its_data_and_a_case_has_them(tmp_path: Path) -> None:
     [
         ({"protection": "none"}, "protection: found 'none', allowed are plain, secure, ckks"),
         ({"seeds": []}, "seeds: found"),
-        ({"seed": [1]}, "takes no 'seed'; it takes data, data_folder, seeds"),
         ({"only": "erosion"}, "only: found 'erosion'; give a list"),
         ({"only": ["other"]}, "no variant 'other'"),
         ({"plugins": ["nowhere.py"]}, "nowhere.py does not exist"),

@@ -5,26 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import model_vector, personal_vector
+from client_agent.learning.flat_vector import load_personal, load_vector, model_vector, personal_vector
 from client_agent.learning.losses import training_loss
-from client_agent.learning.models import build_model, dimension, model_spec
-from client_agent.learning.trainer import compute_update
-from harness.datasets.site_data import SiteData
+from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.trainer import compute_update, train_round
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
-from harness.engine.training import ON_CPU, Batched, Computing, OneByOne, batchable, repeated
-from harness.engine.updates import PlainSum
+from harness.engine.training import ON_CPU, Batched, Computing, TrainedSites, batchable, repeated
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TaskKind, TaskSpec, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import ModelSpec, RuleName, TaskKind, TaskSpec, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
+from tests.kit.small_runs import CPU, MODEL, NAMES, small_sites, small_study
 
 # --- batched ----------------------------------------------------------------------------------------------------------
 
-CPU = torch.device("cpu")
 SIZES = (3, 10, 17)
 RANDOM = np.random.default_rng(8)
 SITES = [Examples(RANDOM.normal(size=(size, 4)).astype(np.float32), RANDOM.integers(0, 3, size=size)) for size in SIZES]
@@ -44,6 +42,23 @@ EVERYTHING = PLAIN.model_copy(
 )
 
 
+def one_after_the_other(
+    model: nn.Module,
+    sites: list[Examples],
+    training: TrainingSpec,
+    models: np.ndarray,
+    personal: np.ndarray,
+    number: int,
+) -> TrainedSites:
+    """As the sites' agents train."""
+    done = []
+    for row, (site, seed) in enumerate(zip(sites, SEEDS, strict=True)):
+        load_vector(model, models[row])
+        load_personal(model, personal[row])
+        done.append(train_round(model, site, training, round=number, seed=seed, device=CPU))
+    return TrainedSites(np.stack([one.update for one in done]), np.stack([one.personal for one in done]))
+
+
 @pytest.mark.parametrize("training", [PLAIN, EVERYTHING])
 @pytest.mark.parametrize(
     "spec",
@@ -58,7 +73,7 @@ def test_one_call_is_every_site_by_itself(spec: ModelSpec, training: TrainingSpe
     model = build_model(spec, 1)
     models = np.stack([model_vector(model) + np.float32(0.1 * k) for k in range(3)])
     personal = repeated(personal_vector(model), 3) + np.float32(0.05)
-    one_by_one = OneByOne(model, sites, SEEDS, training, CPU).train(models, personal, 2)
+    one_by_one = one_after_the_other(model, sites, training, models, personal, 2)
     together = Batched(build_model(spec, 1), sites, SEEDS, training, CPU).train(models, personal, 2)
     np.testing.assert_allclose(together.updates, one_by_one.updates, rtol=0, atol=BOUND)
     np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=BOUND)
@@ -101,7 +116,7 @@ def test_one_call_on_a_gpu_is_every_site_by_itself() -> None:
     spec = model_spec("mlp", (4,), (6, 5), 3, activation="tanh", personal=("input", "target"))
     models = repeated(model_vector(build_model(spec, 1)), 3)
     personal = repeated(personal_vector(build_model(spec, 1)), 3)
-    one_by_one = OneByOne(build_model(spec, 1), SITES, SEEDS, EVERYTHING, CPU).train(models, personal, 1)
+    one_by_one = one_after_the_other(build_model(spec, 1), SITES, EVERYTHING, models, personal, 1)
     device = torch.device("cuda")
     together = Batched(build_model(spec, 1), SITES, SEEDS, EVERYTHING, device).train(models, personal, 1)
     # tanh and exponentials of another library are off by a few more units: counted as twice the additions
@@ -140,45 +155,25 @@ def test_a_loss_that_compares_examples_is_computed_site_by_site() -> None:
 # --- round training ---------------------------------------------------------------------------------------------------
 
 BATCHED = Computing(CPU, batched=True)
-NAMES = ("requester", "near", "middle", "far", "other")
 LOCAL_SGD = TrainingSpec(update="local_sgd", batch_size=8, epochs=1, local_learning_rate=0.1, server_learning_rate=0.1)
-LINEAR = model_spec("linear", (3,), (), 2)
-
-
-def sites(scale: float = 1.0) -> tuple[SiteData, ...]:
-    made = []
-    for number, name in enumerate(NAMES):
-        random = np.random.default_rng(number)
-        X = (scale * random.normal(size=(16 + 4 * number, 3))).astype(np.float32)
-        part = Examples(X, (X[:, 0] + 0.3 * number * X[:, 1] > 0).astype(np.int64))
-        made.append(SiteData(name, part, Examples(X[:0], part.y[:0]), part))
-    return tuple(made)
 
 
 def run(
     computing: Computing,
     rule: RuleName = RuleName.FEDAVG,
-    model: ModelSpec = LINEAR,
+    model: ModelSpec = MODEL,
     training: TrainingSpec = LOCAL_SGD,
-    given: tuple[SiteData, ...] | None = None,
+    scale: float = 1.0,
 ) -> RunHistory:
-    study = Study(
-        name="test",
-        roster_digest="00" * 32,
-        parameters=StudyParameters(dimension=dimension(model), clip_norm=16.0, least_contributors=3),
-        rule=RuleSpec(name=rule),
-        model=model,
-        training=training,
-        rounds=2,
-        seed=9,
-    )
     away = Attendance(missed=frozenset({(2, "far")}))
     conditions = Conditions(policy=SitePolicy(least_isolation=0.0), attendance=away, computing=computing)
-    return run_rounds(study, given or sites(), PlainSum(), conditions, protection="plain")
+    study = small_study(rule, 2, model=model, training=training, clip_norm=16.0)
+    given = small_sites((16, 20, 24, 28, 32), turn=0.3, scale=scale)
+    return run_rounds(study, given, conditions=conditions)
 
 
 @pytest.mark.parametrize("rule", [RuleName.FEDAVG, RuleName.WEIGHT_EROSION])
-@pytest.mark.parametrize("model", [LINEAR, model_spec("linear", (3,), (), 2, personal=("input",))])
+@pytest.mark.parametrize("model", [MODEL, model_spec("linear", (3,), (), 2, personal=("input",))])
 def test_a_batched_run_is_the_run_one_by_one(rule: RuleName, model: ModelSpec) -> None:
     one_by_one, together = run(ON_CPU, rule, model), run(BATCHED, rule, model)
     # Two rounds of at most 4 steps, each a sum of fewer than 64 products below 4 in another order, carried on with a
@@ -199,7 +194,7 @@ def test_single_gradients_are_computed_one_by_one() -> None:
 
 def test_a_batched_update_that_is_no_number_is_refused_too() -> None:
     with pytest.raises(UnusableUpdate):
-        run(BATCHED, given=sites(scale=1e37))
+        run(BATCHED, scale=1e37)
 
 
 def test_what_the_command_line_chooses() -> None:

@@ -27,7 +27,7 @@ from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import (
     Federation,
     SiteData,
-    check_examples,
+    check_federation,
     check_targets,
     cut_site,
     describe,
@@ -272,8 +272,7 @@ def test_bundled_data_of_other_tasks_are_whole_valid_and_differ_between_sites(
     federation = make(0)
     parts = [part for site in federation.sites for part in (site.train, site.validation, site.test)]
     assert sum(map(len, parts)) == rows
-    check_examples(federation)
-    check_targets(federation)
+    check_federation(federation)
     assert len({site.note for site in federation.sites}) > 2
     np.testing.assert_array_equal(rows_of(federation), rows_of(make(1)))
 

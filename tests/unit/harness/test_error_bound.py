@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
-from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
+from harness.datasets.bundled import breast_cancer_five_hospitals
+from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind
 from harness.engine.run_state import Attendance
 from protocol.errors import ConfigurationError
@@ -88,23 +88,6 @@ def test_longest_row_counts_the_bias() -> None:
     assert longest_row(np.array([[3.0, 4.0], [0.0, 1.0]], dtype=np.float32)) == math.sqrt(26)
 
 
-def test_bound_of_a_run_needs_a_linear_model() -> None:
-    federation = digits_sites(0)
-    study = study_of(replace(DIGITS, rounds=1), federation, RuleName.LOCAL, "0" * 64, 0)
-    history = run_plain(study, federation.sites)
-    with pytest.raises(ConfigurationError, match="linear model"):
-        bound_of_run(history, study, federation.sites)
-
-
-def test_bound_grows_with_the_rounds() -> None:
-    federation = breast_cancer_five_hospitals(0)
-    bounds = []
-    for rounds in (2, 4):
-        study = study_of(replace(BREAST_CANCER, rounds=rounds), federation, RuleName.FEDAVG, "0" * 64, 0)
-        bounds.append(bound_of_run(run_plain(study, federation.sites), study, federation.sites))
-    assert 0 < bounds[0] < bounds[1]
-
-
 def test_rounds_that_leave_the_model_alone_add_nothing() -> None:
     federation = breast_cancer_five_hospitals(0)
     away = Attendance(missed=frozenset({(2, site.name) for site in federation.contributors}))
@@ -113,16 +96,6 @@ def test_rounds_that_leave_the_model_alone_add_nothing() -> None:
     assert [record.kind for record in history.rounds] == [RoundKind.RELEASED, RoundKind.SKIPPED, RoundKind.RELEASED]
     kept = replace(history, rounds=(history.rounds[0], history.rounds[2]))
     assert bound_of_run(history, study, federation.sites) == bound_of_run(kept, study, federation.sites)
-
-
-@pytest.mark.parametrize("change", [{"class_weights": "inverse_frequency"}, {"update": "local_sgd"}])
-def test_other_updates_have_no_bound(change: dict[str, str]) -> None:
-    federation = breast_cancer_five_hospitals(0)
-    study = study_of(replace(BREAST_CANCER, rounds=1), federation, RuleName.LOCAL, "0" * 64, 0)
-    history = run_plain(study, federation.sites)
-    other = study.model_copy(update={"training": study.training.model_copy(update=change)})
-    with pytest.raises(ConfigurationError, match="linear model"):
-        bound_of_run(history, other, federation.sites)
 
 
 # --- adaptive bound ---------------------------------------------------------------------------------------------------
@@ -197,26 +170,6 @@ def test_yogi_may_end_on_either_side_of_the_jump() -> None:
     far = replace(taken, margins=np.ones(D))
     without_jump = adaptive_difference([ADAPTIVE_FACTS], [far], ADAPTIVE_MODEL, ADAPTIVE_PARAMETERS, chosen, STEP)
     assert without_jump < difference <= bound
-
-
-@pytest.mark.parametrize("rule", ADAPTIVE)
-def test_a_small_tau_makes_the_bound_large(rule: RuleName) -> None:
-    federation = breast_cancer_five_hospitals(0)
-    bounds = []
-    for adaptivity in (1.0, 0.1, 0.001):
-        study = study_of(replace(BREAST_CANCER, rounds=3), federation, rule, "0" * 64, 0)
-        study = study.model_copy(update={"rule": spec(rule, adaptivity)})
-        bounds.append(bound_of_run(run_plain(study, federation.sites), study, federation.sites))
-    assert 0 < bounds[0] < bounds[1] < bounds[2]
-
-
-def test_a_bound_beyond_every_number_is_infinite() -> None:
-    chosen = spec(RuleName.FEDADAGRAD, 1e-300)
-    taken = AdaptiveRound(1e-300, 1.0, 1.0, 1.0, 1.0, np.ones(D), np.ones(D))
-    assert (
-        adaptive_difference([ADAPTIVE_FACTS] * 3, [taken] * 3, ADAPTIVE_MODEL, ADAPTIVE_PARAMETERS, chosen, STEP)
-        == np.inf
-    )
 
 
 def test_the_history_of_other_sites_is_refused() -> None:

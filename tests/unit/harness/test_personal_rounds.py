@@ -6,55 +6,48 @@ from pathlib import Path
 
 import numpy as np
 
+from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_personal, load_vector, model_vector
 from client_agent.learning.models import build_model, dimension, model_spec
-from harness.engine.all_sites import Averaged, Setting
-from harness.engine.history import RoundRecord
+from harness.datasets.site_data import SiteData
 from harness.engine.run_state import Attendance, Progress, RunState
 from harness.simulate.store import Checkpoint
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import RuleName, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from tests import layered_softmax as reference
-from tests.unit.harness.personal.sites import CPU, federation
+from tests.kit.small_runs import CPU, small_study
 from tests.unlimited import run_plain, run_protected
 
-SITES = federation().sites
+CENTRES = np.array([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]])
+
+
+def site(name: str, seed: int, rows: int) -> SiteData:
+    """Three classes around fixed centres."""
+    random = np.random.default_rng([seed, 77])
+
+    def part(count: int) -> Examples:
+        y = random.integers(0, 3, size=count)
+        return Examples((CENTRES[y] + random.normal(size=(count, 2))).astype(np.float32), y)
+
+    return SiteData(name, part(rows), part(0), part(20))
+
+
+SITES = tuple(site(f"s{k}", k, 8 + k) for k in range(5))
 MODEL = model_spec("linear", (2,), (), 3, personal=("input", "target"))
 TRAINING = TrainingSpec(update="local_sgd", batch_size=4, local_learning_rate=0.5, server_learning_rate=0.5)
 
 
 def study(rounds: int, rule: RuleName = RuleName.FEDAVG) -> Study:
-    return Study(
-        name="personal",
-        roster_digest="00" * 32,
-        parameters=StudyParameters(dimension=dimension(MODEL), clip_norm=64.0, least_contributors=3),
-        rule=RuleSpec(name=rule),
-        model=MODEL,
-        training=TRAINING,
-        rounds=rounds,
-        seed=3,
-    )
+    return small_study(rule, rounds, model=MODEL, training=TRAINING, clip_norm=64.0, seed=3)
 
 
-def by_scheme(rounds: int):
-    setup = Setting.of(build_model(MODEL, 3), SITES, 3, TRAINING, 64.0, CPU)
-    scheme = Averaged(setup, setup.one_by_one())
-    state = scheme.start()
-    for number in range(1, rounds + 1):
-        state, _ = scheme.round(state, number)
-    return state
-
-
-def test_a_study_with_personal_layers_is_the_averaged_scheme() -> None:
+def test_the_requester_is_judged_with_its_own_layers() -> None:
     seen: list[Progress] = []
     history = run_plain(study(4), SITES, after_round=seen.append)
-    state = by_scheme(4)
-    np.testing.assert_array_equal(history.final_model, state.models[0])
-    np.testing.assert_array_equal(seen[-1].state.personal, state.personal)
     model = build_model(MODEL, 3)
-    load_vector(model, state.models[0])
-    load_personal(model, state.personal[0])
+    load_vector(model, history.final_model)
+    load_personal(model, seen[-1].state.personal[0])
     assert history.test_accuracy == evaluate(model, SITES[0].test, CPU).accuracy
 
 
@@ -91,8 +84,8 @@ def test_secure_and_plain_models_differ_by_fixed_point_alone() -> None:
 def test_a_stopped_run_goes_on_with_its_personal_layers(tmp_path: Path) -> None:
     seen: list[Progress] = []
     whole = run_plain(study(4), SITES, after_round=seen.append)
-    Checkpoint(tmp_path, "run", "identity", (RunState, RoundRecord)).save(seen[1], 1.0)
-    resumed, _ = Checkpoint(tmp_path, "run", "identity", (RunState, RoundRecord)).load()
+    Checkpoint(tmp_path, "run", "identity", RunState).save(seen[1], 1.0)
+    resumed, _ = Checkpoint(tmp_path, "run", "identity", RunState).load()
     assert resumed is not None
     np.testing.assert_array_equal(resumed.state.personal, seen[1].state.personal)
     np.testing.assert_array_equal(run_plain(study(4), SITES, resume=resumed).final_model, whole.final_model)

@@ -8,41 +8,24 @@ import numpy as np
 import pytest
 
 from harness.datasets.bundled import HOSPITALS
-from harness.engine.loop import run_plain, run_protected
+from harness.engine.loop import run_protected
 from harness.simulate.case import parse_case
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
+from tests.kit.cases import case_text, variant
+from tests.kit.small_runs import run_plain
 
-CASE = """
-name = "noised"
-rounds = 2
-[case]
-data = "breast_cancer"
-seeds = [0]
-[model]
-kind = "linear"
-inputs = [30]
-classes = 2
-[rule]
-name = "fedavg"
-[training]
-batch_size = 40
-[parameters]
-clip_norm = 64.0
-[[variant]]
-name = "plain"
-[[variant]]
-name = "noised"
-privacy = { record_clip = 1.0, noise_multiplier = 0.5 }
-[[variant]]
-name = "loud"
-privacy = { record_clip = 1.0, noise_multiplier = 50.0 }
-[[variant]]
-name = "weighed"
-rule = { name = "mallows" }
-privacy = { record_clip = 1.0, noise_multiplier = 1.0 }
-"""
+NOISED = "privacy = {{ record_clip = 1.0, noise_multiplier = {} }}"
+CASE = case_text(
+    variant("plain", rule="fedavg"),
+    variant("noised", NOISED.format(0.5), rule="fedavg"),
+    variant("loud", NOISED.format(50.0), rule="fedavg"),
+    variant("weighed", NOISED.format(1.0), rule="mallows"),
+    rounds=2,
+    training="batch_size = 40",
+    clip_norm=64.0,
+)
 
 
 def runs(name: str, seed: int = 0, under=run_plain):

@@ -7,71 +7,35 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import load_vector, model_vector
-from client_agent.learning.models import build_model, dimension, model_spec
-from client_agent.learning.sampling import site_seed
-from client_agent.learning.trainer import compute_update, loss_gradient
+from client_agent.learning.flat_vector import model_vector
+from client_agent.learning.models import build_model
+from client_agent.learning.trainer import loss_gradient
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.run_state import Attendance, Progress
 from protocol.errors import Clause, ConfigurationError
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import Needs, StudyParameters
+from protocol.messages.control import RuleName, Study
+from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
+from tests.kit.small_runs import CPU, MODEL, NAMES, raw_updates, small_sites, small_study
 from tests.unlimited import run_plain
 
-CPU = torch.device("cpu")
-NAMES = ("requester", "near", "middle", "far", "other")
 SIZES = (40, 20, 30, 40, 10)
-MODEL = model_spec("linear", (3,), (), 2)
 GRID = 2
 
 
 def sites(sizes: tuple[int, ...] = SIZES, flipped: str = "") -> tuple[SiteData, ...]:
-    """Sites whose true boundary turns further away from the requester's; one with its labels flipped."""
-    made = []
-    for number, (name, size) in enumerate(zip(NAMES, sizes, strict=True)):
-        random = np.random.default_rng(number)
-        X = random.normal(size=(size, 3)).astype(np.float32)
-        y = (X @ np.array([1.0, 0.1 * number, 0.0]) > 0).astype(np.int64)
-        part = Examples(X, 1 - y if name == flipped else y)
-        validation = part if number == 0 else Examples(X[:0], y[:0])
-        made.append(SiteData(name, part, validation, part))
-    return tuple(made)
+    return small_sites(sizes, turn=0.1, flipped=flipped)
 
 
 def study(rule: RuleName, rounds: int = 3, grid: int = GRID, **options: Any) -> Study:
-    return Study(
-        name="test",
-        roster_digest="00" * 32,
-        parameters=StudyParameters(
-            dimension=dimension(MODEL) + rule.self_weighted, clip_norm=4.0, weight_grid=grid, least_contributors=3
-        ),
-        rule=RuleSpec.model_validate({"name": rule, **options}),
-        model=MODEL,
-        training=TrainingSpec(batch_size=16, server_learning_rate=0.5),
-        rounds=rounds,
-        seed=9,
-    )
+    return small_study(rule, rounds, grid=grid, **options)
 
 
 def start() -> np.ndarray:
     return model_vector(build_model(MODEL, 9))
-
-
-def raw_updates(vector: np.ndarray, round_number: int, given: tuple[SiteData, ...]) -> np.ndarray:
-    """One row per site, the requester's first; none is longer than the clip norm."""
-    rows = []
-    for site in given:
-        model = build_model(MODEL, 0)
-        load_vector(model, vector)
-        seed = site_seed(9, site.name)
-        training = TrainingSpec(batch_size=16)
-        rows.append(compute_update(model, site.train, training, round=round_number, seed=seed, device=CPU))
-    return np.array(rows, dtype=np.float64)
 
 
 def kinds(history: RunHistory) -> list[str]:

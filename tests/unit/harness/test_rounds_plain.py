@@ -6,60 +6,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-import torch
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import load_vector, model_vector
-from client_agent.learning.models import build_model, dimension, model_spec
-from client_agent.learning.sampling import site_seed
-from client_agent.learning.trainer import compute_update
+from client_agent.learning.flat_vector import model_vector
+from client_agent.learning.models import build_model
 from client_agent.study.plain_words import RULE_NAMES
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
-from harness.datasets.site_data import SiteData
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.engine.run_state import Attendance, Progress
 from protocol.errors import Clause, ConfigurationError
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import StudyParameters
+from protocol.messages.control import RuleName, Study, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
+from tests.kit.small_runs import NAMES, raw_updates, small_sites, small_study
 from tests.unlimited import run_plain
-
-CPU = torch.device("cpu")
-NAMES = ("requester", "near", "middle", "far", "other")
-MODEL = model_spec("linear", (3,), (), 2)
-
-
-def sites() -> tuple[SiteData, ...]:
-    """Sites whose true boundary turns further away from the requester's."""
-    made = []
-    for number, name in enumerate(NAMES):
-        random = np.random.default_rng(number)
-        X = random.normal(size=(40, 3)).astype(np.float32)
-        y = (X @ np.array([1.0, 0.5 * number, 0.0]) > 0).astype(np.int64)
-        part = Examples(X, y)
-        made.append(SiteData(name, part, Examples(X[:0], y[:0]), part))
-    return tuple(made)
 
 
 def study(rule: RuleName = RuleName.WEIGHT_EROSION, rounds: int = 6, clip_norm: float = 1.0, **options: float) -> Study:
-    return Study(
-        name="test",
-        roster_digest="00" * 32,
-        parameters=StudyParameters(dimension=dimension(MODEL), clip_norm=clip_norm, least_contributors=3),
-        rule=RuleSpec.model_validate({"name": rule, **options}),
-        model=MODEL,
-        training=TrainingSpec(batch_size=16, server_learning_rate=0.5),
-        rounds=rounds,
-        seed=9,
-    )
-
-
-def raw_update(site: SiteData, vector: np.ndarray, round_number: int, of: Study) -> np.ndarray:
-    model = build_model(of.model, 0)
-    load_vector(model, vector)
-    seed = site_seed(9, site.name)
-    return compute_update(model, site.train, of.training, round=round_number, seed=seed, device=CPU).astype(np.float64)
+    return small_study(rule, rounds, clip_norm=clip_norm, **options)
 
 
 @dataclass(frozen=True)
@@ -76,11 +40,10 @@ def by_hand(of: Study, models: list[np.ndarray], same_round: bool = False) -> li
     alpha = dict.fromkeys(NAMES[1:], 1.0)
     rounds = []
     for r, vector in enumerate(models, start=1):
-        updates = {}
-        for site in sites():
-            g = raw_update(site, vector, r, of)
-            norm = float(np.linalg.norm(g))
-            updates[site.name] = g * min(1.0, of.parameters.clip_norm / norm)
+        updates = {
+            name: g * min(1.0, of.parameters.clip_norm / float(np.linalg.norm(g)))
+            for name, g in zip(NAMES, raw_updates(vector, r, small_sites()), strict=True)
+        }
         own = updates.pop("requester")
         distance = {name: float(np.linalg.norm(g - own)) for name, g in updates.items()}
         used = {name: round(32 * a) / 32 for name, a in alpha.items()}
@@ -102,7 +65,7 @@ def test_weight_erosion_is_the_papers(clip_norm: float, same_round: bool) -> Non
     of = study(clip_norm=clip_norm, distance_penalty=0.04, size_penalty=0.3)
     kept: list[Progress] = []
     erosion = "same_round" if same_round else "next_round"
-    history = run_plain(of, sites(), erosion_applies=erosion, after_round=kept.append)
+    history = run_plain(of, small_sites(), erosion_applies=erosion, after_round=kept.append)
     models = [model_vector(build_model(of.model, 9)), *(progress.state.vector for progress in kept)]
     assert history.end is RunEnd.COMPLETED
     for record, found, expected in zip(history.rounds, models[1:], by_hand(of, models[:-1], same_round), strict=True):
@@ -117,7 +80,7 @@ def test_weight_erosion_is_the_papers(clip_norm: float, same_round: bool) -> Non
 
 
 def test_weights_handed_out_lag_one_round_and_lie_on_the_grid() -> None:
-    history = run_plain(study(distance_penalty=0.04), sites())
+    history = run_plain(study(distance_penalty=0.04), small_sites())
     before = dict.fromkeys(NAMES[1:], 1.0)
     for record in history.rounds:
         assert {w.site: w.numerator for w in record.handed_out} == {n: round(32 * a) for n, a in before.items()}
@@ -127,16 +90,16 @@ def test_weights_handed_out_lag_one_round_and_lie_on_the_grid() -> None:
 
 
 def test_runs_repeat_bit_for_bit() -> None:
-    first, second = (run_plain(study(distance_penalty=0.04), sites()) for _ in range(2))
+    first, second = (run_plain(study(distance_penalty=0.04), small_sites()) for _ in range(2))
     assert first.rounds == second.rounds
     np.testing.assert_array_equal(first.final_model, second.final_model)
 
 
 def test_fedavg_is_the_mean_of_the_clipped_updates() -> None:
     of = study(RuleName.FEDAVG, rounds=1, clip_norm=0.25)
-    history = run_plain(of, sites())
+    history = run_plain(of, small_sites())
     vector = model_vector(build_model(of.model, 9))
-    raw = [raw_update(site, vector, 1, of) for site in sites()]
+    raw = raw_updates(vector, 1, small_sites())
     clipped = [g * min(1.0, 0.25 / float(np.linalg.norm(g))) for g in raw]
     # one float32 rounding of a mean below 0.25, one of the step
     np.testing.assert_allclose(history.final_model, vector - 0.5 * np.mean(clipped, axis=0), rtol=0, atol=2.0**-24)
@@ -147,10 +110,10 @@ def test_fedavg_is_the_mean_of_the_clipped_updates() -> None:
 
 def test_local_is_the_requester_alone_and_completes() -> None:
     of = study(RuleName.LOCAL, rounds=3, clip_norm=4.0)
-    history = run_plain(of, sites())
+    history = run_plain(of, small_sites())
     vector = model_vector(build_model(of.model, 9))
     for r in range(1, 4):
-        vector = vector - np.float32(0.5) * raw_update(sites()[0], vector, r, of).astype(np.float32)
+        vector = vector - np.float32(0.5) * raw_updates(vector, r, small_sites()[:1])[0].astype(np.float32)
     np.testing.assert_array_equal(history.final_model, vector)
     assert history.end is RunEnd.COMPLETED
     assert history.shared_rounds == 0
@@ -162,7 +125,7 @@ def kinds(history: RunHistory) -> list[RoundKind]:
 
 
 def test_the_requester_goes_on_alone_once_the_policy_refuses() -> None:
-    history = run_plain(study(rounds=12, distance_penalty=0.3, size_penalty=0.0), sites())
+    history = run_plain(study(rounds=12, distance_penalty=0.3, size_penalty=0.0), small_sites())
     assert history.end is RunEnd.LOCAL_ONLY
     shared = history.shared_rounds
     assert 0 < shared < 12
@@ -173,14 +136,14 @@ def test_the_requester_goes_on_alone_once_the_policy_refuses() -> None:
 
 def test_too_few_contributors_with_weight_end_the_shared_part() -> None:
     history = run_plain(
-        study(rounds=12, distance_penalty=0.3, size_penalty=0.0), sites(), policy=SitePolicy(largest_share=1.0)
+        study(rounds=12, distance_penalty=0.3, size_penalty=0.0), small_sites(), policy=SitePolicy(largest_share=1.0)
     )
     assert history.end is RunEnd.LOCAL_ONLY
     assert "contributors have weight left, at least 3" in history.reason
 
 
 def test_a_stricter_site_policy_is_obeyed_from_the_first_round() -> None:
-    history = run_plain(study(), sites(), policy=SitePolicy(least_contributors=4))
+    history = run_plain(study(), small_sites(), policy=SitePolicy(least_contributors=4))
     assert history.end is RunEnd.LOCAL_ONLY
     assert history.shared_rounds == 0
     assert history.reason.startswith("enough_contributors")
@@ -189,29 +152,29 @@ def test_a_stricter_site_policy_is_obeyed_from_the_first_round() -> None:
 
 def test_a_round_without_enough_contributors_is_skipped_without_erosion() -> None:
     missed = frozenset({(2, "near"), (2, "far"), (3, "near")})
-    history = run_plain(study(distance_penalty=0.02), sites(), attendance=Attendance(missed=missed))
+    history = run_plain(study(distance_penalty=0.02), small_sites(), attendance=Attendance(missed=missed))
     assert kinds(history)[:4] == [RoundKind.RELEASED, RoundKind.SKIPPED, RoundKind.RELEASED, RoundKind.RELEASED]
     first, second, third = history.rounds[:3]
     assert second.alphas == first.alphas
     assert second.test_loss == first.test_loss
     assert third.took_part == ("middle", "far", "other")
-    near = next(series for series in alpha_series(history) if series.site == "near")
-    assert near.values[0] == near.values[1] == near.values[2] != near.values[3]
-    assert next(s for s in distance_series(history) if s.site == "near").values[1:3] == (None, None)
+    near = alpha_series(history)["near"]
+    assert near[0] == near[1] == near[2] != near[3]
+    assert distance_series(history)["near"][1:3] == (None, None)
 
 
 def test_a_late_joiner_is_listed_from_its_round_at_the_median() -> None:
-    history = run_plain(study(distance_penalty=0.04), sites(), attendance=Attendance(joins=(("near", 4),)))
+    history = run_plain(study(distance_penalty=0.04), small_sites(), attendance=Attendance(joins=(("near", 4),)))
     listed = [[w.site for w in record.handed_out] for record in history.rounds]
     assert listed[2] == ["middle", "far", "other"]
     assert listed[3] == ["near", "middle", "far", "other"]
     at_round_3 = sorted(alpha.value for alpha in history.rounds[2].alphas)
     assert history.rounds[3].handed_out[0].numerator == round(32 * at_round_3[1])
-    assert alpha_series(history)[0].values[:3] == (None, None, None)
+    assert alpha_series(history)["near"][:3] == (None, None, None)
 
 
 def test_a_zero_requester_update_stops_the_run_at_the_local_optimum() -> None:
-    requester, *others = sites()
+    requester, *others = small_sites()
     # one class, all-zero features: with the right bias the gradient underflows to exactly 0
     still = Examples(np.zeros((40, 3), np.float32), np.zeros(40, np.int64))
     fast = study(rounds=50, clip_norm=2.0**20, distance_penalty=0.0)
@@ -225,7 +188,7 @@ def test_a_zero_requester_update_stops_the_run_at_the_local_optimum() -> None:
 
 def test_a_study_without_a_seed_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"study\.seed"):
-        run_plain(study().model_copy(update={"seed": None}), sites())
+        run_plain(study().model_copy(update={"seed": None}), small_sites())
 
 
 @pytest.mark.parametrize("rule", list(RULE_NAMES))

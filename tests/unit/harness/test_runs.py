@@ -11,7 +11,7 @@ from client_agent.learning.study_file import FinishTable
 from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, isolation_series
-from harness.engine.loop import run_plain, run_rounds, without_held_out
+from harness.engine.loop import run_rounds, without_held_out
 from harness.engine.protected_sum import secure_sum
 from harness.engine.run_state import USUAL_POLICY, Attendance, Conditions, Progress
 from harness.engine.updates import PlainSum, Summing
@@ -22,6 +22,8 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts, standings
 from tests.kit.bounds.missed_risk import SquaredErrors, squared_errors
+from tests.kit.present import present
+from tests.kit.small_runs import run_plain
 from tests.unlimited import LONG_BREAST_CANCER
 
 # --- measured rounds --------------------------------------------------------------------------------------------------
@@ -75,8 +77,8 @@ def test_the_finish_follows_the_rounds_of_every_rule(rule: RuleName) -> None:
     table, policy = FinishTable(held_out=0.3), SitePolicy(least_isolation=0.0)
     sites, held = without_held_out(FINISHING.sites, table, 0)
     assert len(sites[0].train) + len(held) == len(FINISHING.requester.train)
-    shared = run_rounds(of, sites, PlainSum(), Conditions(policy=policy), protection="plain")
-    history = run_rounds(of, FINISHING.sites, PlainSum(), Conditions(policy=policy, finish=table), protection="plain")
+    shared = run_rounds(of, sites, conditions=Conditions(policy=policy))
+    history = run_rounds(of, FINISHING.sites, conditions=Conditions(policy=policy, finish=table))
     assert history.rounds[:2] == shared.rounds
     assert [record.kind for record in history.rounds[2:]] == [RoundKind.FINISHED]
     assert "local finish with pull" in history.reason
@@ -101,22 +103,20 @@ def isolated_run(
 
 
 def test_with_a_list_that_stays_and_everybody_needed_isolation_is_that_of_one_sum() -> None:
-    for series in isolation_series(isolated_run(RuleName.FEDAVG)):
-        assert series.values == pytest.approx([np.sqrt(3 / 4)] * 4, abs=1e-3)
+    for values in isolation_series(isolated_run(RuleName.FEDAVG)).values():
+        assert values == pytest.approx([np.sqrt(3 / 4)] * 4, abs=1e-3)
 
 
 def test_a_sum_that_may_do_without_a_site_isolates_less_than_one_that_needs_all() -> None:
     needed, spare = (isolation_series(isolated_run(RuleName.FEDAVG, least)) for least in (4, 3))
-    for every, some in zip(needed, spare, strict=True):
-        assert some.values[-1] is not None
-        assert every.values[-1] is not None
-        assert some.values[-1] < every.values[-1]
+    for site, values in needed.items():
+        assert 0 < present(spare[site][-1]) < present(values[-1])
 
 
 def test_a_site_that_was_away_works_with_the_sums_it_was_not_in() -> None:
     away = NAMES[2]
     history = isolated_run(RuleName.FEDAVG, 3, missed=frozenset({(2, away)}))
-    series = {one.site: one.values for one in isolation_series(history)}
+    series = isolation_series(history)
     assert series[away][1] is None
     assert all(value is not None for place, value in enumerate(series[away]) if place != 1)
 
@@ -132,7 +132,7 @@ def test_the_sums_that_isolation_looks_at_survive_in_the_state() -> None:
 
 
 def test_rounds_alone_have_none() -> None:
-    assert all(value is None for one in isolation_series(isolated_run(RuleName.LOCAL)) for value in one.values)
+    assert {value for values in isolation_series(isolated_run(RuleName.LOCAL)).values() for value in values} == {None}
 
 
 def test_figures_that_nobody_asks_for_change_nothing_when_they_are_not_worked_out() -> None:

@@ -12,7 +12,6 @@ from client_agent.learning.data import DataNames, Examples
 from harness.datasets.site_data import Federation, SiteData, check_federation
 from harness.datasets.site_folders import load_site_folders
 from protocol.errors import ConfigurationError
-from protocol.messages.control import RuleName, RuleSpec
 
 COLUMNS = ("age", "sex", "fare")
 
@@ -108,12 +107,8 @@ def federation(*sites: tuple[int, ...]) -> Federation:
     return Federation("try", (3,), ("no", "yes"), made)
 
 
-def check(given: Federation, least: int = 1, rule: RuleName = RuleName.FEDAVG) -> None:
-    check_federation(given, RuleSpec(name=rule), least)
-
-
 def test_a_whole_federation_passes() -> None:
-    check(federation((0, 1), (0,), (1,)), least=2)
+    check_federation(federation((0, 1), (0,), (1,)))
 
 
 @pytest.mark.parametrize(
@@ -122,12 +117,11 @@ def test_a_whole_federation_passes() -> None:
         (federation((0, 1), (), (0, 1)), "site 'site-1' has no sample of any class to train on"),
         (federation((0, 0), (0,), (0,)), "no site has a training example of class 'yes'"),
         (federation((0, 1), (0, 2), (0,)), r"site 'site-1', training part: y lies in 0\.\.2, .* classes are 0\.\.1"),
-        (federation((0, 1), (0, 1)), "1 sites besides the requester are too few for least_contributors=2"),
     ],
 )
 def test_sites_that_do_not_fit_are_refused(given: Federation, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        check(given, least=2)
+        check_federation(given)
 
 
 def test_examples_of_another_shape_name_the_site() -> None:
@@ -135,7 +129,7 @@ def test_examples_of_another_shape_name_the_site() -> None:
     wide = Examples(np.ones((2, 4), np.float32), np.array([0, 1]))
     other = SiteData("site-1", wide, good.sites[1].validation, good.sites[1].test)
     with pytest.raises(ConfigurationError, match=r"site 'site-1', training part: one example has shape \[4\]"):
-        check(Federation("try", (3,), ("no", "yes"), (good.sites[0], other)))
+        check_federation(Federation("try", (3,), ("no", "yes"), (good.sites[0], other)))
     untested = SiteData("site-0", good.sites[0].train, good.sites[0].validation, good.sites[0].validation)
     with pytest.raises(ConfigurationError, match="requester 'site-0' has no test example"):
-        check(Federation("try", (3,), ("no", "yes"), (untested, good.sites[1])))
+        check_federation(Federation("try", (3,), ("no", "yes"), (untested, good.sites[1])))

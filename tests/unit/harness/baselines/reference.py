@@ -36,6 +36,7 @@ class Site:
     batches: Callable[[int], Sequence[np.ndarray]]
     control: np.ndarray = field(default_factory=lambda: np.zeros(0))
     personal: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    mixing: float = 0.0
 
 
 @dataclass
@@ -108,5 +109,21 @@ def pfedme(
                 theta = theta - personal_rate * (site.slope(theta, rows) + pull * (theta - w))
             w = w - federation.rate * pull * (w - theta)
             site.personal = theta
+        ends.append(w)
+    federation.move(ends)
+
+
+def apfl(federation: Federation, number: int, there: Sequence[int], start: float, adaptive: bool) -> None:
+    ends = []
+    for site in (federation.sites[place] for place in there):
+        site.mixing = site.mixing or start
+        w = federation.x.copy()
+        for batch, rows in enumerate(site.batches(number)):
+            v, a = site.personal, site.mixing
+            mixed = site.slope(a * v + (1 - a) * w, rows)
+            if adaptive and batch == 0:
+                site.mixing = min(1.0, max(0.0, a - federation.rate * np.dot(v - w, mixed)))
+            site.personal = v - federation.rate * site.mixing * mixed
+            w = w - federation.rate * site.slope(w, rows)
         ends.append(w)
     federation.move(ends)

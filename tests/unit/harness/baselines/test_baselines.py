@@ -21,12 +21,10 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import SiteData
 from harness.datasets.transforms import dealt_anew
 from harness.engine.algorithms import BaselineTable
-from harness.engine.all_sites import SitesState
-from harness.engine.history import RoundRecord, RunHistory
+from harness.engine.baseline_rounds import SitesState
+from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
-from harness.engine.run_state import Attendance, Conditions
-from harness.engine.training import Progress
-from harness.engine.updates import PlainSum
+from harness.engine.run_state import Attendance, Conditions, Reached
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.run_one import Protection
@@ -34,6 +32,7 @@ from harness.simulate.store import Checkpoint
 from harness.simulate.study_files import simulated_study
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study, TrainingSpec
+from tests.kit.cases import case_text, variant
 from tests.unit.harness.baselines import reference
 
 FEDERATION = breast_cancer_five_hospitals(0)
@@ -72,7 +71,7 @@ STUDY = {
 def run_baseline(study: Study, table: dict, **options: Any) -> RunHistory:
     chosen = TypeAdapter(BaselineTable).validate_python(table)
     under = Conditions(attendance=AWAY, baseline=chosen)
-    return run_rounds(study, SMALL.sites, PlainSum(), under, protection="plain", **options)
+    return run_rounds(study, SMALL.sites, conditions=under, **options)
 
 
 def batches_of(training: TrainingSpec, site: SiteData) -> Callable[[int], list]:
@@ -90,16 +89,17 @@ def batches_of(training: TrainingSpec, site: SiteData) -> Callable[[int], list]:
             {"name": "pfedme", "pull": 4.0, "steps": 3, "personal_rate": 0.03},
             lambda f, n, there: reference.pfedme(f, n, there, 4.0, 3, 0.03),
         ),
+        ({"name": "apfl", "mixing": 0.3}, lambda f, n, there: reference.apfl(f, n, there, 0.3, True)),
+        ({"name": "apfl", "adaptive": False}, lambda f, n, there: reference.apfl(f, n, there, 0.5, False)),
     ],
-    ids=["fedprox", "fedprox is fedavg", "scaffold", "ditto", "pfedme"],
+    ids=["fedprox", "fedprox is fedavg", "scaffold", "ditto", "pfedme", "apfl", "apfl with a fixed mixture"],
 )
 def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
     first, seen = model_vector(build_model(study.model, 3)).astype(np.float64), []
 
-    def after(progress: Progress[SitesState, RoundRecord]) -> None:
-        state = progress.state
-        seen.append(state.own[0] if table["name"] in ("ditto", "pfedme") else state.models[0])
+    def after(progress: Reached[SitesState]) -> None:
+        seen.append(progress.state)
 
     history = run_baseline(study, table, after_round=after)
     sites = [
@@ -112,41 +112,22 @@ def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
     federation = reference.Federation(first, sites, 0.05, 0.04)
     for number in (1, 2, 3):
         by_hand(federation, number, THERE[number])
-        personal = table["name"] in ("ditto", "pfedme")
-        expected = federation.sites[0].personal if personal else federation.x
-        np.testing.assert_allclose(seen[number - 1], expected, rtol=1e-4, atol=2e-6)
+        state = seen[number - 1]
+        np.testing.assert_allclose(state.shared, federation.x, rtol=1e-4, atol=2e-6)
+        if table["name"] in ("ditto", "pfedme", "apfl"):
+            own = [site.personal for site in federation.sites]
+            np.testing.assert_allclose(state.own, own, rtol=1e-4, atol=2e-6)
+        if table["name"] == "apfl":
+            np.testing.assert_allclose(state.mixing[0], federation.sites[0].mixing, rtol=1e-4)
         assert history.rounds[number - 1].took_part == tuple(NAMES[place] for place in THERE[number][1:])
-    assert np.abs(seen[-1] - first).max() > 0.01
+    assert np.abs(seen[-1].shared - first).max() > 0.01
 
 
-CASE = """
-name = "try"
-rounds = 3
-[case]
-data = "breast_cancer"
-policy = {{ least_isolation = 0.0 }}
-{case}
-[model]
-kind = "linear"
-inputs = [30]
-[training]
-update = "local_sgd"
-batch_size = 16
-local_learning_rate = 0.1
-server_learning_rate = 0.1
-[parameters]
-clip_norm = 64.0
-[[variant]]
-name = "fedavg"
-rule = {{ name = "fedavg" }}
-[[variant]]
-name = "baseline"
-rule = {{ name = "fedavg" }}
-"""
-
-
-def case(variant: str, table: str = ""):
-    return parse_case(CASE.format(case=table) + variant, "case.toml")
+def case(variant_of: str, table: str = "", rule: str = "fedavg"):
+    training = 'update = "local_sgd"\nbatch_size = 16\nlocal_learning_rate = 0.1\nserver_learning_rate = 0.1'
+    variants = variant("fedavg"), variant("baseline", variant_of, rule=rule)
+    policy = f"policy = {{ least_isolation = 0.0 }}\n{table}"
+    return parse_case(case_text(*variants, case=policy, training=training, clip_norm=64.0), "case.toml")
 
 
 def test_a_case_runs_one_beside_fedavg(tmp_path: Path) -> None:
@@ -175,7 +156,7 @@ def test_its_numbers_can_be_tuned(tmp_path: Path) -> None:
         ('baseline = { name = "fedsgd" }', "baseline.*'fedprox', 'scaffold', 'ditto'"),
         ('baseline = { name = "fedprox", mu = -1.0 }', "mu.*-1"),
         ('baseline = { name = "scaffold", mu = 1.0 }', "mu"),
-        ('baseline = { name = "scaffold" }\nalone_after = 2', "goes with neither 'alone_after'"),
+        ('baseline = { name = "scaffold" }\nalone_after = 2', "does not go with 'alone_after'"),
         ('baseline = { name = "scaffold" }\ntraining = { momentum = 0.9 }', "without momentum and l2.*0.9"),
         ('baseline = { name = "ditto" }\ntraining = { update = "gradient" }', "takes local SGD"),
         ('baseline = { name = "ditto" }\nmodel = { personal = ["input"] }', "no model with personal layers"),
@@ -194,12 +175,8 @@ def test_servers_do_not_know_it(tmp_path: Path, protection: Protection) -> None:
 
 
 def test_another_rule_has_no_baseline(tmp_path: Path) -> None:
-    text = CASE.format(case="") + 'baseline = { name = "scaffold" }'
-    other = text.replace(
-        'name = "baseline"\nrule = { name = "fedavg" }', 'name = "baseline"\nrule = { name = "local" }'
-    )
     with pytest.raises(ConfigurationError, match="takes FedAvg's place"):
-        run_case(parse_case(other, "case.toml"), CaseOptions(tmp_path))
+        run_case(case('baseline = { name = "scaffold" }', rule="local"), CaseOptions(tmp_path))
 
 
 @pytest.mark.parametrize("alpha", [0.2, 100.0])
@@ -227,14 +204,14 @@ def test_a_case_deals_by_a_number(tmp_path: Path) -> None:
         run_case(case("baseline = { name = 'scaffold' }", "dirichlet = 1e-8"), CaseOptions(tmp_path / "c"))
 
 
-@pytest.mark.parametrize("table", [{"name": "scaffold"}, {"name": "pfedme", "personal_rate": 0.03}])
+@pytest.mark.parametrize("table", [{"name": "scaffold"}, {"name": "pfedme", "personal_rate": 0.03}, {"name": "apfl"}])
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, table: dict) -> None:
     study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
 
-    def checkpoint() -> Checkpoint[SitesState, RoundRecord]:
-        return Checkpoint(tmp_path, "run", "identity", (SitesState, RoundRecord))
+    def checkpoint() -> Checkpoint[SitesState]:
+        return Checkpoint(tmp_path, "run", "identity", SitesState)
 
-    def kept(progress: Progress[SitesState, RoundRecord]) -> None:
+    def kept(progress: Reached[SitesState]) -> None:
         if len(progress.records) == 2:
             checkpoint().save(progress, 1.0)
 
@@ -244,3 +221,16 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, table: dict) -> N
     again = run_baseline(study, table, resume=resumed)
     np.testing.assert_array_equal(again.final_model, whole.final_model)
     assert again.rounds == whole.rounds
+
+
+@pytest.mark.parametrize(("mixing", "is_shared"), [(0.0, True), (0.5, False)])
+def test_apfl_is_judged_by_the_mixture(mixing: float, is_shared: bool) -> None:
+    study = simulated_study(checked_study_table(STUDY, "s"), "s", SMALL, 3)
+    seen: list[Reached[SitesState]] = []
+    table = {"name": "apfl", "mixing": mixing, "adaptive": False}
+    history = run_baseline(study, table, after_round=seen.append)
+    state = seen[-1].state
+    np.testing.assert_allclose(
+        history.final_model, mixing * state.own[0] + (1 - mixing) * state.shared, rtol=0, atol=1e-6
+    )
+    assert np.array_equal(history.final_model, state.shared) is is_shared

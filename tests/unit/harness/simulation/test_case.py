@@ -17,23 +17,10 @@ from harness.simulate.tuning import combinations
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName
 from protocol.parameters import StudyParameters
+from tests.kit.cases import case_text
 
 CASES = [name for name in study_names() if read_study_file(STUDIES / f"{name}.toml").is_case]
 
-HEAD = """
-name = "try"
-rounds = 3
-[case]
-data = "breast_cancer"
-{case}
-[model]
-kind = "linear"
-inputs = [30]
-[training]
-batch_size = 32
-[parameters]
-clip_norm = 4.0
-"""
 EROSION = """
 [[variant]]
 name = "erosion"
@@ -42,7 +29,7 @@ rule = { name = "weight_erosion", distance_penalty = 0.02 }
 
 
 def case(variants: str = EROSION, case: str = "") -> Case:
-    return parse_case(HEAD.format(case=case) + variants, "case.toml")
+    return parse_case(case_text(variants, case=case, training="batch_size = 32"), "case.toml")
 
 
 def test_a_variant_is_laid_over_the_study() -> None:
@@ -162,18 +149,13 @@ def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
     same_round = case(EROSION.replace("0.02", '0.02, erosion_applies = "same_round"'))
     with pytest.raises(ConfigurationError, match=r"same_round.*plain simulation only"):
         run_case(same_round, CaseOptions(tmp_path, protection=Protection.SECURE))
-    mistaken = case(EROSION.replace("rule =", 'published_mistake = "row_sums"\nrule ='))
-    with pytest.raises(ConfigurationError, match=r"variant 'erosion': 'published_mistake' .* in plain runs only"):
-        run_case(mistaken, CaseOptions(tmp_path, protection=Protection.SECURE))
     with pytest.raises(ConfigurationError, match="data set 'rocks' is none of breast_cancer"):
-        run_case(
-            parse_case(HEAD.format(case="").replace("breast_cancer", "rocks") + EROSION, "x"), CaseOptions(tmp_path)
-        )
+        run_case(parse_case(case_text(EROSION, data="rocks"), "x"), CaseOptions(tmp_path))
 
 
 def test_a_site_that_has_no_test_part_cannot_be_the_requester(tmp_path: Path) -> None:
-    text = HEAD.replace("breast_cancer", "digits").replace("[30]", "[64]").replace("[model]", "[model]\nclasses = 10")
-    only_first = parse_case(text.format(case="sites = 10\nrequesters = ['site-1']") + EROSION, "case.toml")
+    one, digits = "sites = 10\nrequesters = ['site-1']", 'kind = "linear"\nclasses = 10'
+    only_first = parse_case(case_text(EROSION, data="digits", case=one, model=digits, inputs=64), "case.toml")
     with pytest.raises(ConfigurationError, match="'site-1' cannot be the requester"):
         run_case(only_first, CaseOptions(tmp_path))
 

@@ -10,31 +10,21 @@ import pytest
 import moiety
 from harness.simulate import command
 from harness.simulate.summary import CaseSummary
+from tests.kit.cases import case_text, variant
 
-CASE = """
-name = "try"
-rounds = 2
-[case]
-data = "{data}"
-seeds = [0, 1]
-[model]
-kind = "linear"
-inputs = [{inputs}]
-[parameters]
-clip_norm = 4.0
-[[variant]]
-name = "local"
-rule = {{ name = "local" }}
-[[variant]]
-name = "fedavg"
-rule = {{ name = "fedavg" }}
-"""
+
+def text(data: str = "breast_cancer", inputs: int = 30, split: str = "") -> str:
+    case = f"seeds = [0, 1]\n{split}"
+    return case_text(variant("local"), variant("fedavg"), rounds=2, data=data, case=case, inputs=inputs, training="")
+
+
+TITANIC = text("titanic", 9, 'split = "age_some"')
 
 
 @pytest.fixture
 def case_file(tmp_path: Path) -> Path:
     path = tmp_path / "case.toml"
-    path.write_text(CASE.format(data="breast_cancer", inputs=30))
+    path.write_text(text())
     return path
 
 
@@ -81,11 +71,11 @@ def test_what_is_missing_is_said(
 ) -> None:
     assert "--only: found 'local,'" in refused(capsys, case_file, "--out", tmp_path / "out", "--only", "local,")
     titanic = tmp_path / "titanic.toml"
-    titanic.write_text(CASE.format(data="titanic", inputs=9).replace("seeds =", 'split = "age_some"\nseeds ='))
+    titanic.write_text(TITANIC)
     monkeypatch.delenv("MOIETY_DATA", raising=False)
     assert "--data, or set MOIETY_DATA" in refused(capsys, titanic, "--out", tmp_path / "out")
-    text = refused(capsys, titanic, "--out", tmp_path / "out", "--data", tmp_path / "data")
-    assert "titanic/titanic3.csv is missing: it belongs to Titanic passengers" in text
+    said = refused(capsys, titanic, "--out", tmp_path / "out", "--data", tmp_path / "data")
+    assert "titanic/titanic3.csv is missing: it belongs to Titanic passengers" in said
 
 
 def test_download_fetches_the_files_of_the_cases_data_set(
@@ -96,7 +86,7 @@ def test_download_fetches_the_files_of_the_cases_data_set(
         command, "fetch_missing", lambda files, folder, tell: asked.append(([file.path for file in files], folder))
     )
     titanic = tmp_path / "titanic.toml"
-    titanic.write_text(CASE.format(data="titanic", inputs=9).replace("seeds =", 'split = "age_some"\nseeds ='))
+    titanic.write_text(TITANIC)
     refused(capsys, titanic, "--out", tmp_path / "out", "--data", tmp_path, "--download")
     assert asked == [(["titanic/titanic3.csv"], tmp_path)]
     simulate(case_file, "--out", tmp_path / "out", "--seeds", "0", "--download")

@@ -25,7 +25,7 @@ from harness.simulate.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import PlannedRun
 from harness.simulate.store import code_digest
-from harness.simulate.workers import Engine, RayCluster, _execute_in_task, _Refused, cluster_of, computing_of
+from harness.simulate.workers import RayCluster, _execute_in_task, _Refused, cluster_of, computing_of
 from protocol.errors import ConfigurationError
 from tests.ports import free_ports
 from tests.unit.harness.simulation.test_shards import case_file, lines_of
@@ -169,14 +169,14 @@ def test_without_ray_the_command_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_words_of_a_cluster_are_refused_without_one() -> None:
-    assert cluster_of(Engine.PROCESSES, None, 2, None, None) is None
-    assert cluster_of(Engine.RAY, "head:6379", 2, None, 0.25) == RayCluster("head:6379", 2, 1.0, 0.25)
+    assert cluster_of("processes", None, 2, None, None) is None
+    assert cluster_of("ray", "head:6379", 2, None, 0.25) == RayCluster("head:6379", 2, 1.0, 0.25)
     for asked in (("head:6379", None, None), (None, 1.0, None), (None, None, 0.5)):
         with pytest.raises(ConfigurationError, match="give --engine ray besides"):
-            cluster_of(Engine.PROCESSES, asked[0], 1, asked[1], asked[2])
+            cluster_of("processes", asked[0], 1, asked[1], asked[2])
     for parts in (-1.0, 1.5, float("nan")):
         with pytest.raises(ConfigurationError, match="--gpus-per-run: found"):
-            cluster_of(Engine.RAY, None, 1, None, parts)
+            cluster_of("ray", None, 1, None, parts)
 
 
 def test_a_cluster_says_what_a_run_trains_on() -> None:

@@ -20,37 +20,26 @@ from harness.simulate.study_run import SimulationOptions, run_simulation
 from harness.simulate.summary import summarise_case
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName
+from tests.kit.cases import case_text, variant
 from tests.rule_package import install
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
-CASE = """
-name = "rules"
-rounds = 2
-[case]
-data = "breast_cancer"
-{policy}
-[model]
-kind = "linear"
-inputs = [30]
-[training]
-batch_size = 32
-server_learning_rate = 0.3
-[parameters]
-clip_norm = 4.0
-weight_grid = 2
-"""
 OPENED = {
     RuleName.WEIGHT_EROSION: {"distance"},
     RuleName.MULTI_KRUM: {"pairs"},
     RuleName.INFLUENCE: {"inner_product"},
     RuleName.MALLOWS: {"pairs", "norm"},
 }
-VARIANT = '[[variant]]\nname = "{name}"\nrule = {{ name = "{name}" }}\n'
+
+
+def of_rules(*tables: str, policy: str = "") -> Case:
+    training, grid = "batch_size = 32\nserver_learning_rate = 0.3", "weight_grid = 2"
+    return parse_case(case_text(*tables, rounds=2, case=policy, training=training, parameters=grid), "case.toml")
 
 
 def case(*rules: RuleName, policy: str = "") -> Case:
-    return parse_case(CASE.format(policy=policy) + "".join(VARIANT.format(name=r.value) for r in rules), "case.toml")
+    return of_rules(*map(variant, rules), policy=policy)
 
 
 @pytest.mark.parametrize("protection", [Protection.PLAIN, Protection.SECURE])
@@ -81,18 +70,9 @@ def _what_was_opened_is_in_the_line(rule: RuleName, line: RunLine) -> None:
     assert all(value is not None and 1 < value <= 5 for value in sums)
 
 
-@pytest.mark.parametrize(("rule", "opened"), [(RuleName.MULTI_KRUM, "pairs"), (RuleName.WEIGHT_EROSION, "distances")])
-def test_a_rule_that_opens_what_the_policy_forbids_is_refused(rule: RuleName, opened: str, tmp_path: Path) -> None:
-    forbidding = case(rule, policy='policy = { may_open = ["norms"] }')
-    with pytest.raises(ConfigurationError, match=f"site 'county-hospital' refuses .* opens {opened} .*allowed: norms"):
-        run_case(forbidding, CaseOptions(tmp_path))
-    assert run_case(case(RuleName.FEDAVG, policy="policy = { may_open = [] }"), CaseOptions(tmp_path / "other"))
-
-
 @pytest.mark.parametrize(("update", "computed_on"), [("local_sgd", "cpu, batched"), ("gradient", "cpu")])
 def test_a_line_says_what_its_run_was_computed_on(update: str, computed_on: str, tmp_path: Path) -> None:
-    one = f'{VARIANT.format(name="fedavg")}training = {{ update = "{update}" }}\n'
-    of = parse_case(CASE.format(policy="") + one, "case.toml")
+    of = of_rules(variant("fedavg", f'training = {{ update = "{update}" }}'))
     options = CaseOptions(tmp_path, computing=Computing(torch.device("cpu"), batched=True))
     assert [line.computed_on for line in run_case(of, options)] == [computed_on]
 
@@ -103,28 +83,12 @@ def test_a_policy_about_something_that_is_never_opened_is_refused() -> None:
 
 
 def test_a_study_that_ranks_its_sites_is_not_simulated(tmp_path: Path) -> None:
-    text = CASE.format(policy="") + "[ranking]\n" + VARIANT.format(name="fedavg")
     with pytest.raises(ConfigurationError, match="simulations only train; leave it out, and rank the sites by: moiety"):
-        run_case(parse_case(text, "case.toml"), CaseOptions(tmp_path))
+        run_case(of_rules("[ranking]", variant("fedavg")), CaseOptions(tmp_path))
 
 
 # --- packaged ---------------------------------------------------------------------------------------------------------
 
-HEAD = """
-name = "try"
-rounds = 3
-[case]
-data = "breast_cancer"
-{case}
-policy = {{ least_isolation = 0.0 }}
-[model]
-kind = "linear"
-inputs = [30]
-[training]
-batch_size = 16
-[parameters]
-clip_norm = 4.0
-"""
 OURS = """
 [[variant]]
 name = "ours"
@@ -146,7 +110,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def packaged_case(variants: str = THEIRS, table: str = "") -> Case:
-    return parse_case(HEAD.format(case=table) + variants, "case.toml")
+    return parse_case(case_text(variants, case=f"{table}\npolicy = {{ least_isolation = 0.0 }}"), "case.toml")
 
 
 @pytest.mark.usefixtures("package")
@@ -222,9 +186,9 @@ def test_a_rule_that_breaks_its_promises_ends_the_case(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("package")
 def test_what_a_packages_rule_opens_needs_the_sites_leave(tmp_path: Path) -> None:
-    text = HEAD.format(case="").replace("policy = { ", 'policy = { may_open = ["norms"], ') + THEIRS
+    norms_alone = parse_case(case_text(THEIRS, case='policy = { may_open = ["norms"] }'), "case.toml")
     with pytest.raises(ConfigurationError, match=r"variant 'theirs': .*opens distances"):
-        run_case(parse_case(text, "case.toml"), CaseOptions(tmp_path))
+        run_case(norms_alone, CaseOptions(tmp_path))
 
 
 @pytest.mark.usefixtures("package")
@@ -242,9 +206,8 @@ def test_studies_and_attacks_refuse_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'acme-rules:eroding' is from a package.* plain runs of cases only"):
         AS_IT_IS.of(packaged_case().variant("theirs"), "case.toml")
     study = tmp_path / "study.toml"
-    text = HEAD.format(case="").replace("[case]\n", "").replace('data = "breast_cancer"\n', "")
-    text = text.replace("policy = { least_isolation = 0.0 }\n", "")
-    study.write_text(text + '[rule]\nname = "acme-rules:eroding"\n')
+    text = case_text('[rule]\nname = "acme-rules:eroding"\n')
+    study.write_text(text.replace('[case]\ndata = "breast_cancer"\n', ""))
     with pytest.raises(ConfigurationError, match=r"study.toml: rule 'acme-rules:eroding' is from a package"):
         run_simulation(SimulationOptions(study, "breast_cancer", None, (0,), Protection.PLAIN))
 
@@ -266,12 +229,6 @@ def test_the_documented_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         far = [distance is not None and norm is not None and distance > 2.5 * norm for distance, norm in pairs]
         assert list(weights) == [0.0 if any(far[: number + 1]) else 1.0 for number in range(3)]
     assert {weight for weights in line.alpha.values() for weight in weights} == {0.0, 1.0}
-
-
-@pytest.mark.usefixtures("package")
-def test_a_published_mistake_is_of_another_rule(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"'published_mistake' is of no package's rule"):
-        run_case(packaged_case(THEIRS + 'published_mistake = "row_sums"\n'), CaseOptions(tmp_path))
 
 
 @pytest.mark.slow

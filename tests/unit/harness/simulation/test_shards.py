@@ -22,30 +22,14 @@ from harness.simulate.run_one import Protection
 from harness.simulate.store import RESULTS, Results, code_digest, digest_of_code
 from harness.simulate.study_files import Shard, parse_shard
 from protocol.errors import ConfigurationError
+from tests.kit.cases import case_text, variant
 
 # --- shards -----------------------------------------------------------------------------------------------------------
 
-CASE = """
-name = "try"
-rounds = 2
-[case]
-data = "breast_cancer"
-seeds = [0, 1, 2]
-tuning_seeds = [9]
-[model]
-kind = "linear"
-inputs = [30]
-[parameters]
-clip_norm = 4.0
-[[variant]]
-name = "local"
-rule = { name = "local" }
-[[variant]]
-name = "fedavg"
-rule = { name = "fedavg" }
-[variant.tune]
-"training.server_learning_rate" = [0.1, 1.0]
-"""
+TUNE = '[variant.tune]\n"training.server_learning_rate" = [0.1, 1.0]\n'
+CASE = case_text(
+    variant("local"), variant("fedavg", TUNE), rounds=2, case="seeds = [0, 1, 2]\ntuning_seeds = [9]", training=""
+)
 
 
 def case(text: str = CASE) -> Case:
@@ -151,34 +135,19 @@ def test_a_requester_that_there_is_not_is_refused(tmp_path: Path) -> None:
 
 # --- resume -----------------------------------------------------------------------------------------------------------
 
-RESUMED_CASE = """
-name = "try"
-rounds = {rounds}
-[case]
-data = "breast_cancer"
-[case.policy]
-largest_share = 1.0
-[model]
-kind = "mlp"
-inputs = [30]
-hidden = [8]
-[training]
-update = "local_sgd"
-batch_size = 8
-[parameters]
-clip_norm = 16.0
-[[variant]]
-name = "weight_erosion"
-rule = {{ name = "weight_erosion", distance_penalty = {penalty} }}
-[[variant]]
-name = "local"
-rule = {{ name = "local" }}
-"""
-
 
 def case_file(folder: Path, rounds: int = 3, penalty: float = 0.02) -> Path:
     path = folder / "case.toml"
-    path.write_text(RESUMED_CASE.format(rounds=rounds, penalty=penalty))
+    text = case_text(
+        variant("weight_erosion", distance_penalty=penalty),
+        variant("local"),
+        rounds=rounds,
+        case="policy = { largest_share = 1.0 }",
+        model='kind = "mlp"\nhidden = [8]',
+        training='update = "local_sgd"\nbatch_size = 8',
+        clip_norm=16.0,
+    )
+    path.write_text(text)
     return path
 
 

@@ -25,6 +25,7 @@ from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.messages.control import RuleName, Study
 from protocol.policy.site_policy import SitePolicy, check_steps_allowed
 from protocol.shared_model import state_vectors
+from tests.kit.cases import case_text
 from tests.unit.harness.simulation.test_case import CASES
 
 # --- study files ------------------------------------------------------------------------------------------------------
@@ -66,7 +67,6 @@ def test_a_study_of_a_matrix_is_what_a_file_of_its_own_would_hold(folder: Path) 
     }
     assert type(found.tables["case"]["sites"]) is int
     assert found.is_case
-    assert not found.is_personal_case
 
 
 def test_every_row_meets_every_row_of_the_other_axes(folder: Path) -> None:
@@ -183,31 +183,12 @@ def with_clip_norm(study: Study, clip_norm: float) -> Study:
 
 # --- variants ---------------------------------------------------------------------------------------------------------
 
-CASE = """
-name = "try"
-rounds = 3
-[case]
-data = "breast_cancer"
-{case}
-[case.policy]
-least_contributors = 1
-largest_share = 1.0
-least_isolation = 0.0
-[model]
-kind = "linear"
-inputs = [30]
-[training]
-batch_size = 16
-[parameters]
-clip_norm = {clip}
-[[variant]]
-name = "changed"
-"""
+FREE = "policy = { least_contributors = 1, largest_share = 1.0, least_isolation = 0.0 }"
 FIRST, SECOND = (site.name for site in breast_cancer_five_hospitals(0).contributors[:2])
 
 
-def run(folder: Path, variant: str, case: str = "", protection: Protection = Protection.PLAIN, clip: str = "4.0"):
-    text = CASE.format(case=case, clip=clip) + variant
+def run(folder: Path, variant: str, case: str = "", protection: Protection = Protection.PLAIN, clip: float = 4.0):
+    text = case_text(f'[[variant]]\nname = "changed"\n{variant}', case=f"{case}\n{FREE}", clip_norm=clip)
     return run_case(parse_case(text, "case.toml"), CaseOptions(folder, protection=protection))
 
 
@@ -281,7 +262,7 @@ def test_a_rate_without_sense_is_divergence(tmp_path: Path, rule: str) -> None:
 
 def test_the_table_marks_clipping_and_going_alone(tmp_path: Path) -> None:
     line = one(
-        tmp_path, 'rule = { name = "weight_erosion", distance_penalty = 50.0, size_penalty = 0.0 }', clip="0.0078125"
+        tmp_path, 'rule = { name = "weight_erosion", distance_penalty = 50.0, size_penalty = 0.0 }', clip=0.0078125
     )
     (row,) = summarise_case([line]).rows
     assert remarks_on(row) == ("CLIPPED up to 100%", "LOCAL_ONLY 1 of 1")

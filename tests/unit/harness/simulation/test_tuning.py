@@ -12,47 +12,36 @@ from rich.console import Console
 from harness.datasets import registry
 from harness.datasets.site_data import Federation
 from harness.engine import updates
-from harness.simulate.case import parse_case
+from harness.simulate.case import Case, parse_case
 from harness.simulate.case_run import CaseOptions, CaseProgress, run_case, without_leaving_one_out
 from harness.simulate.command import CaseBar
 from harness.simulate.run_line import RunLine
 from harness.simulate.summary import Figure, summarise_case, table_of, write_summary
 from harness.simulate.tuning import TuningLine, choose, combinations
 from protocol.errors import ConfigurationError
+from tests.kit.cases import case_text, variant
 from tests.unit.harness.datasets_files import small_titanic
 from tests.unit.harness.papers.made import line as made_line
 from tests.unit.harness.test_public_data import passenger
 
 # --- tuning -----------------------------------------------------------------------------------------------------------
 
-TEXT = """
-name = "try"
-rounds = 3
-[case]
-data = "titanic"
-split = "age_strict"
-requesters = ["up-to-20", "over-35"]
-seeds = [0]
-tuning_seeds = [5, 6]
-validation_share = {share}
-tuned_for = "{tuned_for}"
-[model]
-kind = "linear"
-inputs = [9]
-[training]
-batch_size = 8
-[parameters]
-clip_norm = 16.0
-[[variant]]
-name = "tuned"
-rule = {{ name = "local" }}
+TUNE = """
 [variant.tune]
 "training.server_learning_rate" = [0.001, 0.5]
 "training.l2" = [0.0, 0.1]
-[[variant]]
-name = "plain"
-rule = {{ name = "local" }}
 """
+
+
+def tuned_text(share: float = 0.25, tuned_for: str = "all_requesters") -> str:
+    lines = f"""split = "age_strict"
+requesters = ["up-to-20", "over-35"]
+tuning_seeds = [5, 6]
+validation_share = {share}
+tuned_for = "{tuned_for}"
+"""
+    variants = variant("tuned", TUNE, rule="local"), variant("plain", rule="local")
+    return case_text(*variants, data="titanic", case=lines, inputs=9, training="batch_size = 8", clip_norm=16.0)
 
 
 @pytest.fixture
@@ -63,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def parsed(share: float = 0.25, tuned_for: str = "all_requesters"):
-    return parse_case(TEXT.format(share=share, tuned_for=tuned_for), "case.toml")
+    return parse_case(tuned_text(share, tuned_for), "case.toml")
 
 
 def line(settings: dict, requester: str, seed: int, accuracy: float) -> TuningLine:
@@ -137,7 +126,7 @@ def test_tuning_runs_see_no_test_example_and_reported_runs_train_on_everything(
 
 
 def test_a_finish_that_leaves_one_out_is_no_part_of_choosing_and_one_that_holds_out_is() -> None:
-    text = TEXT.format(share=0.25, tuned_for="all_requesters")
+    text = tuned_text()
     studies = [
         parse_case(f"{text}finish = {finish}\n", "case.toml").variants[1].study
         for finish in ('{ choose = "leave_one_out" }', "{ held_out = 0.2 }")
@@ -155,7 +144,7 @@ def test_tuning_without_validation_examples_is_refused(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value")
 def test_a_diverged_combination_counts_as_no_accuracy_and_a_diverged_run_is_reported(folder: Path) -> None:
-    text = TEXT.format(share=0.25, tuned_for="all_requesters")
+    text = tuned_text()
     # at this rate the l2 term leaves float32's range in the second round
     case = parse_case(text.replace("0.001, 0.5", "1e38, 0.5").replace("0.0, 0.1", "0.1"), "case.toml")
     lines = run_case(case, CaseOptions(folder / "out", folder, only=("tuned",)))
@@ -171,26 +160,14 @@ def test_a_diverged_combination_counts_as_no_accuracy_and_a_diverged_run_is_repo
 
 # --- who trains -------------------------------------------------------------------------------------------------------
 
-CASE = """
-name = "try"
-rounds = 12
-[case]
-data = "breast_cancer"
-[case.policy]
-least_contributors = 1
-largest_share = 1.0
-[model]
-kind = "linear"
-inputs = [30]
-[training]
-server_learning_rate = 0.3
-[parameters]
-clip_norm = 4.0
-least_contributors = 1
-[[variant]]
-name = "run"
-rule = {rule}
-"""
+
+def who_trains(rule: str) -> Case:
+    policy = "policy = { least_contributors = 1, largest_share = 1.0 }"
+    training, parameters = "server_learning_rate = 0.3", "least_contributors = 1"
+    text = case_text(rule, rounds=12, case=policy, training=training, parameters=parameters)
+    return parse_case(text, "case.toml")
+
+
 OTHERS = {"county-hospital", "university-clinic", "screening-centre", "oncology-centre"}
 
 
@@ -210,13 +187,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def test_local_trains_the_requester_alone(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
-    run_case(parse_case(CASE.format(rule='{ name = "local" }'), "case.toml"), CaseOptions(tmp_path))
+    run_case(who_trains(variant("local")), CaseOptions(tmp_path))
     assert trained == [("city-hospital", number) for number in range(1, 13)]
 
 
 def test_a_site_without_weight_is_not_trained(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
-    rule = '{ name = "weight_erosion", distance_penalty = 0.15, size_penalty = 0.0 }'
-    (line,) = run_case(parse_case(CASE.format(rule=rule), "case.toml"), CaseOptions(tmp_path))
+    eroding = variant("weight_erosion", distance_penalty=0.15, size_penalty=0.0)
+    (line,) = run_case(who_trains(eroding), CaseOptions(tmp_path))
     per_round = [{name for name, number in trained if number == round_} for round_ in range(1, 13)]
     for number, (names, took_part) in enumerate(zip(per_round, line.took_part, strict=True), start=1):
         listed = {site for site, weights in line.weight.items() if weights[number - 1] is not None}
