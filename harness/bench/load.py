@@ -12,16 +12,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
+import pandas as pd
+from pydantic import Field
 
 from client_agent.site.events import METRICS, RoundEnd, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.bench import meter
 from harness.bench.load_agents import CallTimes, Played, called
-from harness.bench.meter import TEXTS, Benchmark, Figures, facts, scratch, table
+from harness.bench.meter import Benchmark, Figures, facts, figures_table, scratch
 from harness.bench.processes import PROJECT, Processes, ServersOnly, counters
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import light_sites, light_study
@@ -73,6 +74,8 @@ class LoadBenchmark(Benchmark):
     should be.
     """
 
+    TITLE: ClassVar[str] = "Held: {sites} sites, {parameters:,} parameters, {rounds} rounds"
+    KIND: ClassVar[str] = "load"
     parameters: int
     sites: int
     rounds: int
@@ -82,7 +85,7 @@ class LoadBenchmark(Benchmark):
     errors: dict[str, int]
     refusals: dict[str, int]
     seconds: float
-    round_seconds: tuple[float, ...]
+    round_seconds: tuple[float, ...] = Field(repr=False)
     calls: tuple[CallTimes, ...]
     server_cpu_ms_per_site_round: float
     agent_cpu_ms_per_site_round: float
@@ -92,8 +95,13 @@ class LoadBenchmark(Benchmark):
     open_files_most: int
     database_bytes_per_site_round: float
     file_bytes_at_end: int
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...] = Field(repr=False)
     rows: dict[str, int]
+
+    def section(self) -> str:
+        """With what grows, where there are enough rounds to say so."""
+        grown = f"\n{figures_table(slopes(self.samples))}" if self.rounds >= _ENOUGH_ROUNDS else ""
+        return super().section() + grown
 
 
 @dataclass
@@ -314,103 +322,40 @@ _SETTLED: Final = 0.2
 _NONCES_S: Final = 660.0
 """Nonces of requests are kept for so long; before, the databases grow by them too."""
 _END: Final = 0.1
-_KILOBYTE: Final = 1e3
-FIGURES: Final[tuple[tuple[str, str, Callable[[Sample], float]], ...]] = (
-    ("a server's memory", "MB", lambda s: s.resident_mb),
-    ("all agents' memory", "MB", lambda s: s.agents_resident_mb),
-    ("a server's open files", "files", lambda s: s.open_files),
-    ("both databases", "kB", lambda s: s.database_bytes / _KILOBYTE),
-    ("both servers' other files", "kB", lambda s: s.file_bytes / _KILOBYTE),
-    ("both servers' log lines", "kB", lambda s: s.process_log_bytes / _KILOBYTE),
-    ("all agents' files", "kB", lambda s: s.agents_bytes / _KILOBYTE),
-)
 
 
-@dataclass(frozen=True)
-class Slope:
-    """A straight line through what was measured after every round; ``per_round`` is its slope.
+class Slope(Figures):
+    """A straight line through what was measured after every round.
 
     ``first`` and ``last``: medians of the first and the last tenth of the rounds that count.
     """
 
     what: str
-    unit: str
     per_round: float
     first: float
     last: float
 
 
 def slopes(samples: Sequence[Sample]) -> tuple[Slope, ...]:
-    """Fit a slope to every figure, without the first fifth of the rounds.
+    """Fit a line to every figure, and to what time and CPU each round takes, without the first fifth of the rounds.
 
     Where the study takes twice as long as nonces are kept, the rounds before the first nonce expires are left out too.
     The last sample is taken after the study's end.
     """
-    last = samples[-1]
-    begins_s = _NONCES_S if last.seconds > 2 * _NONCES_S else 0.0
-    counted = [one for one in samples if one.round > _SETTLED * last.round and one.seconds > begins_s]
-    counted = counted[:-1] if len(counted) > 2 else counted
-    found = [
-        _slope(what, unit, [s.round for s in counted], [float(of(s)) for s in counted]) for what, unit, of in FIGURES
-    ]
-    steps = [(b, (b.seconds - a.seconds) / max(1, b.round - a.round)) for a, b in pairwise(counted)]
-    found.append(_slope("a round's time", "s", [b.round for b, _ in steps], [seconds for _, seconds in steps]))
-    cpu = [(b, (b.cpu_ns - a.cpu_ns) / 1e6 / max(1, b.round - a.round)) for a, b in pairwise(counted)]
-    found.append(_slope("both servers' CPU a round", "ms", [b.round for b, _ in cpu], [ms for _, ms in cpu]))
-    return tuple(found)
+    table = pd.DataFrame([dict(one) for one in samples]).set_index("round")
+    whole_s = table["seconds"].iloc[-1]
+    begins_s = _NONCES_S if whole_s > 2 * _NONCES_S else 0.0
+    counted = table[(table.index > _SETTLED * table.index[-1]) & (table["seconds"] > begins_s)]
+    counted = counted.iloc[:-1] if len(counted) > 2 else counted
+    steps = counted[["seconds", "cpu_ns"]].diff().div(counted.index.diff(), axis="index").iloc[1:]
+    grown = counted.drop(columns=["seconds", "cpu_ns", "agents_cpu_ns"])
+    series = [*grown.items(), *steps.add_suffix(" of a round").items()]
+    return tuple(_slope(str(name).replace("_", " "), values) for name, values in series)
 
 
-def _slope(what: str, unit: str, rounds: Sequence[int], values: Sequence[float]) -> Slope:
+def _slope(what: str, values: pd.Series[float]) -> Slope:
     """Least squares; medians of both ends."""
     some = max(1, round(_END * len(values)))
-    straight = np.polyfit(rounds, values, 1) if len(set(rounds)) > 1 else np.zeros(2)
-    return Slope(what, unit, float(straight[0]), float(median(values[:some])), float(median(values[-some:])))
-
-
-def load_text(result: LoadBenchmark) -> str:
-    grown = slopes(result.samples) if result.rounds >= _ENOUGH_ROUNDS else ()
-    return "\n".join([*load_lines(result), *map(_call_line, result.calls), *map(_slope_line, grown)])
-
-
-def load_lines(result: LoadBenchmark) -> tuple[str, ...]:
-    errors = ", ".join(f"{count} x {what}" for what, count in result.errors.items()) or "none"
-    refused = ", ".join(f"{count} x {code}" for code, count in result.refusals.items()) or "none"
-    per_round = sorted(result.round_seconds)
-    return (
-        f"{result.sites} sites in {result.processes} processes, {result.parameters:,} parameters, "
-        f"{result.released} of {result.rounds} rounds released in {result.seconds:.0f} s "
-        f"(median round {per_round[len(per_round) // 2]:.1f} s), load of the machine {result.machine_load:.1f}",
-        f"errors: {errors}",
-        f"refused by the servers: {refused}",
-        f"both servers' CPU, a site and round: {result.server_cpu_ms_per_site_round:.1f} ms; "
-        f"an agent's: {result.agent_cpu_ms_per_site_round:.1f} ms",
-        f"a server's memory: {result.server_idle_mb:.0f} MB idle, {result.server_peak_mb:.0f} MB at most, "
-        f"{result.server_mb_per_site:.2f} MB a site, with what any study needs; open files: {result.open_files_most}",
-        f"databases grow by {result.database_bytes_per_site_round:,.0f} bytes a site and round; "
-        f"other files at the end: {result.file_bytes_at_end / 1e6:.1f} MB",
-    )
-
-
-def _call_line(call: CallTimes) -> str:
-    return (
-        f"{call.named}: {call.count} calls, p50 {call.p50_ms:.0f}, p95 {call.p95_ms:.0f}, "
-        f"p99 {call.p99_ms:.0f}, most {call.most_ms:.0f} ms"
-    )
-
-
-def _slope_line(one: Slope) -> str:
-    return (
-        f"{one.what}: {one.first:,.4g} {one.unit} at first, {one.last:,.4g} in the end, "
-        f"{one.per_round:+,.4g} {one.unit} a round"
-    )
-
-
-def load_section(result: LoadBenchmark) -> str:
-    lines = "\n".join(f"- {line}" for line in load_lines(result))
-    rows = [
-        (one.named, f"{one.count:,}", *(f"{ms:.0f}" for ms in (one.p50_ms, one.p95_ms, one.p99_ms, one.most_ms)))
-        for one in result.calls
-    ]
-    calls = table(("call", "calls", "p50, ms", "p95, ms", "p99, ms", "most, ms"), rows, texts=1)
-    title = f"## Held: {result.sites} sites, {result.parameters:,} parameters, {result.rounds} rounds"
-    return f"{title}\n\n{TEXTS['load']}\n{lines}\n\n{calls}"
+    per_round = np.polyfit(values.index, values, 1)[0] if len(values) > 1 else 0.0
+    first, last = values.iloc[:some].median(), values.iloc[-some:].median()
+    return Slope(what=what, per_round=float(per_round), first=float(first), last=float(last))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -103,6 +103,7 @@ class RingStage(Figures):
 class RingBenchmark(Benchmark):
     """``errors``: per ring size, sharings, sketches that erred, and how many should have by the entries' sizes."""
 
+    TITLE: ClassVar[str] = "Rings of 64 and 48 bits, CPU ns per parameter"
     parameters: int
     repeats: int
     load: float
@@ -262,26 +263,3 @@ def _cpu_ns(work: Callable[[], object], dimension: int) -> float:
     begun = time.process_time()
     work()
     return (time.process_time() - begun) * _NS / dimension
-
-
-def ring_text(result: RingBenchmark) -> str:
-    lines = [
-        f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats} in turns, "
-        f"load {result.load:.1f}, {result.machine}; bytes per parameter 8 and 6"
-    ]
-    lines += [
-        f"{one.name}: {one.ring_64} in 64 bits, {one.ring_48} in 48, ratio {one.ratio.median:.2f} "
-        f"({one.ratio.low:.2f} to {one.ratio.high:.2f})"
-        for one in result.stages
-    ]
-    lines += [
-        f"lifting a sketch from {bits} bits: {erred} of {trials:,} sharings erred, {expected:.1f} expected"
-        for bits, trials, erred, expected in result.errors
-    ]
-    return "\n".join(
-        [
-            *lines,
-            f"from 48 bits: {result.error_per_site_and_round:.2g} a site and round for this update of the clip norm, "
-            f"at most {result.error_at_most:.2g} for any",
-        ]
-    )

@@ -263,26 +263,3 @@ def _spec(sites: int) -> FederationSpec:
     part = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
     data = LocalData(part, part)
     return FederationSpec("bench", _REQUESTER, tuple(SiteSpec(name, data) for name in names), ports=(0, 0))
-
-
-def round_text(result: RoundBenchmark) -> str:
-    cpu = result.cpu_ns_per_parameter_contributor
-    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.seconds_by_phase.items())
-    return "\n".join(
-        (
-            f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
-            f"seconds: {result.seconds:.2f} ({phases})",
-            f"bytes per parameter: up {result.bytes_up_per_parameter:.3f}, down {result.bytes_down_per_parameter:.3f}",
-            f"bytes between the servers: {result.bytes_between_servers_per_contributor:,.0f} a contributor, "
-            f"{result.bytes_between_servers_per_parameter:.3f} a parameter",
-            f"servers' CPU, ns per parameter and contributor: distances {cpu.distances:.1f}, sum {cpu.sum:.2f}, "
-            f"ingest {cpu.ingest:.1f}, output {cpu.output:.1f}{f', tags {cpu.tags:.2f}' if result.tags else ''}",
-            f"an agent's CPU, ns per parameter: {result.agent_cpu_ns_per_parameter:.1f}",
-            f"numpy's plain average, ns per parameter: {result.plain_fedavg_cpu_ns_per_parameter:.1f}",
-            f"peak memory, MB: A {result.server_peak_rss_mb.a:.0f} (idle {result.server_idle_rss_mb.a:.0f}), "
-            f"B {result.server_peak_rss_mb.b:.0f} (idle {result.server_idle_rss_mb.b:.0f}), "
-            f"agent {result.agent_peak_rss_mb:.0f} (idle {result.agent_idle_rss_mb:.0f})",
-            f"upload: {result.upload_gb_per_s:.2f} GB/s",
-            f"largest difference to numpy's average: {result.max_abs_difference_to_plain:.2g}",
-        )
-    )

@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ TARGET_NS: Final = 5.0
 class TagsBenchmark(Benchmark):
     """CPU nanoseconds per parameter: with tags, without, and the difference; ``added`` is both together."""
 
+    TITLE: ClassVar[str] = "What tags add at a site, CPU ns per parameter"
     parameters: int
     repeats: int
     load: float
@@ -138,16 +139,3 @@ def _cpu_s(call: Callable[[], object]) -> float:
     begun = time.process_time()
     call()
     return time.process_time() - begun
-
-
-def tags_text(result: TagsBenchmark) -> str:
-    return "\n".join(
-        (
-            f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats}, load "
-            f"{result.load:.1f}, {result.machine}",
-            f"a vector split: {result.split_with} with tags, {result.split_without} without, added "
-            f"{result.split_added}",
-            f"a sum opened: {result.open_with} with tags, {result.open_without} without, added {result.open_added}",
-            f"both: added {result.added} (target: at most {result.target:g})",
-        )
-    )
