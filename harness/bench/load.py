@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
-import sys
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,15 +19,15 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from client_agent.site.events import METRICS, RoundEnd, RoundRecord, read_metrics
-from client_agent.site.journal import StudyJournal
+from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bench import meter
 from harness.bench.load_agents import CallTimes, Played, called
 from harness.bench.meter import Benchmark, Figures, facts, figures_table, scratch
-from harness.bench.processes import PROJECT, Processes, ServersOnly, counters
+from harness.bench.processes import ServersOnly, counters
 from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.federated_run import follow_study
 from harness.federation.learners import light_sites, light_study
-from harness.federation.processes import FederationSpec, one_thread
+from harness.federation.processes import FederationSpec, Running, own_environment, spawn_module
 from harness.warm import warm
 from protocol.errors import Unavailable
 from protocol.messages.control import RuleName, RuleSpec, Study
@@ -36,9 +37,7 @@ from servers.store.tables import METADATA
 REQUESTER: Final = "requester"
 _DATABASE: Final = "server.db"
 _ROUND_DEADLINE_S: Final = 3600.0
-_LOOK_S: Final = 0.2
 _STALLED_S: Final = 900.0
-_END_WITHIN_S: Final = 120.0
 _STOP_WITHIN_S: Final = 180.0
 _ALL_STAY: Final = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=1e-6, size_penalty=0.0)
 """Distances are opened in every round, and no weight erodes."""
@@ -104,47 +103,67 @@ class LoadBenchmark(Benchmark):
         return super().section() + grown
 
 
-@dataclass
-class Held:
-    """A running federation with its agents; ``agents`` has the id of each process by its name."""
+class Held(ServersOnly):
+    """Both servers, the requester's agent in a process of its own, so many contributors' in so many others."""
 
-    servers: ServersOnly
-    processes: Processes
-    agents: dict[str, int]
-    begun_s: float
+    def __init__(self, folder: Path, sites: int, processes: int) -> None:
+        names = [f"site-{number}" for number in range(1, sites + 1)]
+        parts = {f"agents-{n + 1}": names[n::processes] for n in range(min(processes, sites))}
+        self.agents: dict[str, list[str]] = {REQUESTER: [REQUESTER], **parts}
+        spec = FederationSpec("load", REQUESTER, light_sites((REQUESTER, *names)), ports=(0, 0))
+        super().__init__(spec, folder, forked=False)
 
-    def check(self) -> None:
-        """Raises: Unavailable, when a process has ended"""
-        self.servers.check()
-        for name in self.agents:
-            self.processes.check(name, may_end=False)
+    def start(self) -> None:
+        super().start()
+        for name, sites in self.agents.items():
+            log = self.folder / f"{name}.log"
+            arguments = [str(self.folder), str(self._played_at(name)), *sites]
+            process = spawn_module("harness.bench.load_agents", arguments, log, own_environment())
+            self.running[name] = Running(name, process, log)
+        self.begun_s = time.monotonic()
+
+    def _played_at(self, name: str) -> Path:
+        return self.folder / f"played-{name}.json"
 
     def played(self) -> list[Played]:
-        self.processes.end(list(self.agents), _STOP_WITHIN_S)
-        return [Played.model_validate_json(_played_at(self.servers.folder, name).read_bytes()) for name in self.agents]
+        """End the agents and read what they did. Raises: Unavailable, when a process does not end well"""
+        ending = [self.running[name] for name in self.agents]
+        for one in ending:
+            one.process.send_signal(signal.SIGTERM)
+        for one in ending:
+            with suppress(subprocess.TimeoutExpired):
+                one.process.wait(_STOP_WITHIN_S)
+            if one.process.poll() != 0:
+                raise Unavailable(f"{one.name} has not ended well in {_STOP_WITHIN_S:g} s: {one.tail()}")
+        return [Played.model_validate_json(self._played_at(name).read_bytes()) for name in self.agents]
 
     @property
     def data(self) -> list[Path]:
-        return [self.servers.folder / OPERATOR_NAMES[side] / "data" for side in Side]
+        return [self.folder / name / "data" for name in OPERATOR_NAMES.values()]
+
+    @property
+    def logs(self) -> list[Path]:
+        """What both servers wrote to their standard output."""
+        return [self.running[name].log for name in OPERATOR_NAMES.values()]
 
     def sample(self, number: int) -> Sample:
         """After the round of that number."""
         stored = [(path.name.startswith(_DATABASE), size) for folder in self.data for path, size in _sizes(folder)]
         files = [size for of_database, size in stored if not of_database]
-        states = (self.servers.state(site.name) for site in self.servers.spec.sites)
+        pids = {name: self.running[name].pid for name in self.agents}
         return Sample(
             round=number,
             seconds=time.monotonic() - self.begun_s,
-            cpu_ns=self.servers.cpu_ns(),
-            resident_mb=max(map(meter.resident_mb, self.servers.pids)),
-            open_files=max(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.servers.pids),
+            cpu_ns=self.cpu_ns(),
+            resident_mb=max(map(meter.resident_mb, self.pids)),
+            open_files=max(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.pids),
             database_bytes=sum(size for of_database, size in stored if of_database),
             file_bytes=sum(files),
             files=len(files),
-            process_log_bytes=sum(running.log.stat().st_size for running in self.servers.running.values()),
-            agents_cpu_ns=sum(meter.cpu_ns(pid) for name, pid in self.agents.items() if name != REQUESTER),
-            agents_resident_mb=sum(map(meter.resident_mb, self.agents.values())),
-            agents_bytes=sum(size for state in states for _, size in _sizes(state)),
+            process_log_bytes=sum(log.stat().st_size for log in self.logs),
+            agents_cpu_ns=sum(meter.cpu_ns(pid) for name, pid in pids.items() if name != REQUESTER),
+            agents_resident_mb=sum(map(meter.resident_mb, pids.values())),
+            agents_bytes=sum(size for site in self.spec.sites for _, size in _sizes(self.state(site.name))),
         )
 
     def rows(self) -> dict[str, int]:
@@ -161,17 +180,12 @@ class Held:
         """Requests that the servers refused so far, by code."""
         counted: Counter[str] = Counter()
         for side in Side:
-            counted.update(dict(counters(self.servers, side, "moiety_refusals_total", "code")))
+            counted.update(dict(counters(self, side, "moiety_refusals_total", "code")))
         return {code: count for code, count in counted.items() if count}
 
     def internal_errors(self) -> int:
         """Count both servers' internal errors in their logs."""
-        logs = [running.log.read_text(encoding="utf-8", errors="replace") for running in self.servers.running.values()]
-        return sum(log.count("internal error") for log in logs)
-
-    def over(self, study: Study, site: str) -> bool:
-        state = StudyJournal(self.servers.state(site), study.name).site_state()
-        return state is not None and state.over
+        return sum(log.read_text(encoding="utf-8", errors="replace").count("internal error") for log in self.logs)
 
 
 def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
@@ -182,28 +196,6 @@ def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield path, path.stat().st_size
             except FileNotFoundError:
                 continue
-
-
-def _played_at(folder: Path, name: str) -> Path:
-    return folder / f"played-{name}.json"
-
-
-@contextmanager
-def held_federation(folder: Path, sites: int, processes: int) -> Iterator[Held]:
-    """The requester in a process of its own, so many contributors in so many others; all stopped in the end."""
-    names = [f"site-{number}" for number in range(1, sites + 1)]
-    spec = FederationSpec("load", REQUESTER, light_sites((REQUESTER, *names)), ports=(0, 0))
-    parts = {f"agents-{n + 1}": names[n::processes] for n in range(min(processes, sites))}
-    with (
-        ServersOnly(spec, folder, forked=False) as servers,
-        Processes(servers.folder, one_thread(dict(os.environ)), PROJECT) as running,
-    ):
-        program = [sys.executable, "-m", "harness.bench.load_agents", str(servers.folder)]
-        agents = {
-            name: running.start(name, [*program, str(_played_at(servers.folder, name)), *part])
-            for name, part in ({REQUESTER: [REQUESTER]} | parts).items()
-        }
-        yield Held(servers, running, agents, time.monotonic())
 
 
 def held_study(servers: ServersOnly, dimension: int, rounds: int) -> Study:
@@ -225,38 +217,15 @@ class Rounds:
 
 
 def hold(held: Held, study: Study, tell: Callable[[str], None]) -> Rounds:
-    """Hand the study in and look after every round, until all sites have ended it.
-
-    Raises: Unavailable, when a process ends or no round does
-    """
-    metrics = StudyJournal(held.servers.state(REQUESTER), study.name).folder / METRICS
+    """Hand the study in and look after every round, until all sites have ended it. Raises: as ``follow_study``"""
     samples = [held.sample(0)]
-    held.servers.hand_in(study)
-    seen, last = 0, time.monotonic()
-    while not held.over(study, REQUESTER):
-        held.check()
-        records = read_metrics(metrics)
-        if len(records) > seen:
-            seen, last = len(records), time.monotonic()
+
+    def show(records: tuple[RoundRecord, ...]) -> None:
+        if records and records[-1].round > samples[-1].round:
             samples.append(held.sample(records[-1].round))
             tell(f"round {records[-1].round}: {records[-1].state.value}, {samples[-1].seconds:.1f} s")
-        if time.monotonic() - last > _STALLED_S:
-            raise Unavailable(f"study {study.name!r}: no round ended in {_STALLED_S:g} s")
-        time.sleep(_LOOK_S)
-    _await_sites(held, study)
-    records = read_metrics(metrics)
-    if len(records) > seen:
-        samples.append(held.sample(records[-1].round))
-    return Rounds(records, tuple(samples))
 
-
-def _await_sites(held: Held, study: Study) -> None:
-    deadline = time.monotonic() + _END_WITHIN_S
-    names = [site.name for site in held.servers.spec.sites]
-    while late := [name for name in names if not held.over(study, name)]:
-        if time.monotonic() > deadline:
-            raise Unavailable(f"{len(late)} sites have not ended the study {_END_WITHIN_S:g} s after the requester")
-        time.sleep(_LOOK_S)
+    return Rounds(follow_study(held, study, show, _STALLED_S), tuple(samples))
 
 
 def benchmark_load(
@@ -268,11 +237,11 @@ def benchmark_load(
     study. Raises: Unavailable, when a process ends or no round does
     """
     warm()
-    with scratch(folder) as place, held_federation(place, sites, processes) as held:
-        meter.wait_until_idle(held.servers.pids)
-        idle_mb = max(map(meter.resident_mb, held.servers.pids))
-        done = hold(held, held_study(held.servers, dimension, rounds), tell)
-        peak_mb, load = max(map(meter.peak_mb, held.servers.pids)), os.getloadavg()[1]
+    with scratch(folder) as place, Held(place, sites, processes) as held:
+        meter.wait_until_idle(held.pids)
+        idle_mb = max(map(meter.resident_mb, held.pids))
+        done = hold(held, held_study(held, dimension, rounds), tell)
+        peak_mb, load = max(map(meter.peak_mb, held.pids)), os.getloadavg()[1]
         rows, refusals, played, internal = held.rows(), held.refusals(), held.played(), held.internal_errors()
     first, last = done.samples[1 if len(done.samples) > 2 else 0], done.samples[-1]
     site_rounds = sites * max(1, last.round - first.round)

@@ -21,8 +21,8 @@ from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundRecord
-from harness.bench.meter import Benchmark, Figures, Gauge, between, facts, figures_table, scratch
-from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
+from harness.bench.meter import Benchmark, Between, Figures, Gauge, between, facts, figures_table, scratch
+from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, flower_rounds, nvflare_rounds
 from harness.bench.processes import counters
 from harness.bench.synthetic import parameters_for
 from harness.engine.parties import OPERATOR_NAMES
@@ -75,7 +75,7 @@ class PeersBenchmark(Benchmark):
         return "\n".join([super().section(), *shown, *told, ""])
 
 
-def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
+def our_rounds(asked: Asked, folder: Path) -> tuple[Between, float]:
     """Weight Erosion: distances opened to the requester, weights by them. With it bytes between the servers per round.
 
     One round more is run than is measured, so that the last measured one ends as another one begins.
@@ -99,9 +99,7 @@ def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
         first, last = 0, asked.rounds
         up, down = _at_sockets(federation, spec, ends[first][1], ends[last][1])
     measured = between(gauge.readings, ends[first][0], ends[last][0])
-    return Taken(replace(measured, up_bytes=up, down_bytes=down), asked.rounds), (
-        sent[last] - sent[first]
-    ) / asked.rounds
+    return replace(measured, up_bytes=up, down_bytes=down), (sent[last] - sent[first]) / asked.rounds
 
 
 def _study(federation: RunningFederation, model: ModelSpec, asked: Asked) -> Study:
@@ -172,7 +170,7 @@ class System:
     how: str
     protected: str
     most_rounds: int
-    run: Callable[[Asked, Path, Path], tuple[Taken, float | None]] = field(repr=False)
+    run: Callable[[Asked, Path, Path], tuple[Between, float | None]] = field(repr=False)
 
 
 SYSTEMS: Final = (
@@ -264,18 +262,18 @@ def _row(system: System, asked: Asked, cache: Path) -> WholeRounds:
     empty = WholeRounds(name=system.name, version=system.version, how=system.how, protected=system.protected)
     try:
         with scratch() as folder:
-            taken, between_servers = system.run(asked, cache, folder)
+            one, between_servers = system.run(asked, cache, folder)
     except MoietyError as failure:
         return empty.model_copy(update={"error": failure.detail})
     except (OSError, SubprocessError) as failure:
         return empty.model_copy(update={"error": f"{type(failure).__name__}: {failure}"})
-    one, per = taken.measured, taken.rounds * asked.parameters * asked.clients
+    per = asked.rounds * asked.parameters * asked.clients
     return empty.model_copy(
         update={
-            "rounds": taken.rounds,
-            "seconds": one.seconds / taken.rounds,
-            "server_cpu_s": one.server_cpu_s / taken.rounds,
-            "client_cpu_s": one.client_cpu_s / taken.rounds,
+            "rounds": asked.rounds,
+            "seconds": one.seconds / asked.rounds,
+            "server_cpu_s": one.server_cpu_s / asked.rounds,
+            "client_cpu_s": one.client_cpu_s / asked.rounds,
             "bytes_up_per_parameter": one.up_bytes / per,
             "bytes_down_per_parameter": one.down_bytes / per,
             "bytes_between_servers_per_parameter": (

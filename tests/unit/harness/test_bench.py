@@ -20,7 +20,6 @@ from harness.bench.cli import app
 from harness.bench.meter import Benchmark, RoundBenchmark, ServerCpu, write_result
 from harness.bench.report import DRAWN, by_parameters, by_sites, charts_of, page_of, servers_cpu_s
 from harness.bench.round import benchmark_round
-from harness.bench.round_parties import COMMANDS
 from harness.bench.synthetic import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
 from host.output_files import writable_folder as made
 from protocol.errors import ConfigurationError
@@ -142,11 +141,6 @@ def test_a_command_prints_every_figure_by_its_name() -> None:
     assert shown[0] == "## A round of 1,000,000 parameters, 10 contributors and the requester"
     assert {"- seconds: 1,234", "- max abs difference to plain: 1e-07", "- tags: False"} <= set(shown)
     assert any(line.startswith("- cpu ns per parameter contributor, distances: ") for line in shown)
-
-
-def test_commands_to_the_contributors_are_told_apart_by_their_kind() -> None:
-    with pytest.raises(ValueError, match="kind"):
-        COMMANDS.validate_json('{"kind": "sleep"}')
 
 
 def test_rounds_are_compared_that_differ_in_one_thing() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.bench.meter import Gauge, Reading, Relay, between, used
-from harness.bench.peer_systems import Asked, Marks, Taken, read_marks, wait_for_round
+from harness.bench.peer_systems import Asked, Marks, measured_rounds, read_marks, wait_for_round
 from harness.bench.peers import PeersBenchmark, WholeRounds, whole_rounds
 from harness.bench.processes import ADOPTING, Processes, free_port
 from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
@@ -101,12 +101,12 @@ def test_marks_are_read_and_strange_ones_refused(tmp_path: Path) -> None:
 def test_rounds_whose_average_is_wrong_count_for_nothing(found: tuple[float, float] | None) -> None:
     marks = Marks({1: 0.5, 2: 1.0, 3: 4.0, 4: 7.0}, found)
     with pytest.raises(ProtocolViolation, match=r"model"):
-        Taken.of(readings(), marks, Asked(10, 10, 2))
+        measured_rounds(readings(), marks, Asked(10, 10, 2))
 
 
 def test_rounds_are_measured_from_the_second_one_on() -> None:
-    taken = Taken.of(readings(), Marks({1: 0.5, 2: 1.0, 3: 4.0, 4: 7.0}, (0.011, 0.011)), Asked(10, 10, 2))
-    assert (taken.rounds, taken.measured.seconds) == (2, 6.0)
+    marks = Marks({1: 0.5, 2: 1.0, 3: 4.0, 4: 7.0}, (0.011, 0.011))
+    assert measured_rounds(readings(), marks, Asked(10, 10, 2)).seconds == 6.0
 
 
 def test_a_program_that_ends_with_an_error_is_named_with_what_it_said(tmp_path: Path) -> None:
