@@ -162,10 +162,10 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
     del own
     with phases.phase("contributing"):
         contributed = contributors.contribute(study, announcement, weights)
-        requester.send_vector(record)
+        requester.send_half(record, vector=True)
     phases.seconds["contributing"] -= contributed.making_s
     with phases.phase("distances"):
-        requester.send_seed(record)
+        requester.send_half(record, vector=False)
         measured = requester.measure(announcement, weights)
     with phases.phase("sum"):
         past = requester.release(measured)

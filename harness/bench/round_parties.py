@@ -123,19 +123,10 @@ class ScriptedRequester:
         numerator = self._numerators[self.agent.site]
         return self.agent.prepare(self.study, announcement, numerator, update, weights.tag_seed)
 
-    def send_vector(self, record: ContributionRecord) -> None:
-        """The large half of the contribution: the round cannot lock before the other half."""
-        self._send_half(record, self._vector_side)
-
-    def send_seed(self, record: ContributionRecord) -> None:
-        """The small half; both servers now hold everything."""
-        self._send_half(record, self._vector_side.other)
-
-    @property
-    def _vector_side(self) -> Side:
-        return vector_side(self._roster.place(self.agent.site))
-
-    def _send_half(self, record: ContributionRecord, side: Side) -> None:
+    def send_half(self, record: ContributionRecord, *, vector: bool) -> None:
+        """Send the large half, or the small one, without which the round cannot lock."""
+        large = vector_side(self._roster.place(self.agent.site))
+        side = large if vector else large.other
         folder = self.agent.journal(self.study).attempt_folder(record.round, record.attempt)
         body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]))
         self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
@@ -301,9 +292,9 @@ class Contributors:
             self._contribute(study, announcement, weights, site, played)
         return played
 
-    def open(self, study: Study, past: PastRelease) -> Played:
-        """Every listed site fetches and opens the released sum."""
-        played = Played()
+    def open(self, study: Study, evidence: str) -> Played:
+        """Every listed site fetches and opens the released sum; ``evidence`` is the release as JSON."""
+        played, past = Played(), PastRelease.model_validate_json(evidence)
         for site in past.announcement.listed:
             with self._agent(site) as agent:
                 with played.by(agent):
@@ -323,10 +314,10 @@ class Contributors:
             with played.by(agent):
                 agent.check_policy(study, announcement, weights)
                 record = agent.prepare(study, announcement, numerator, update, weights.tag_seed)
-                done = agent.send(study, record)
+                sealed_bytes, upload_s = agent.send(study, record)
             agent.tidy(study)
-        played.sealed_bytes += done.sealed_bytes
-        played.upload_s += done.upload_s
+        played.sealed_bytes += sealed_bytes
+        played.upload_s += upload_s
 
     @contextmanager
     def _agent(self, site: str) -> Iterator[SyntheticAgent]:
@@ -354,7 +345,7 @@ class ContributorProcess:
         return self._played("contribute", study, announcement, weights)
 
     def open(self, study: Study, past: PastRelease) -> Played:
-        return self._played("open", study, past)
+        return self._played("open", study, past.model_dump_json())  # a signed message is of a class made at run time
 
     def _played(self, step: Literal["contribute", "open"], *arguments: object) -> Played:
         try:

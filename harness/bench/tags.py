@@ -8,9 +8,8 @@ but four elements.
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.attack.scripted_agents import ROSTER
 from harness.attack.tagged_round import CONTRIBUTORS, TaggedRound
-from harness.bench.meter import Benchmark, Spread, facts
+from harness.bench.meter import Benchmark, Spread, cpu_ns_each, facts
 from harness.warm import warm
 from protocol.arithmetic.ring import Ring, octets
 from protocol.channel.sealing import CHUNK_BYTES, Octets
@@ -29,7 +28,6 @@ from protocol.protection.shares import CheckedHalves, with_tags
 from protocol.release import AverageOpener, masking_side
 
 _PIECE_BYTES: Final = 2**18
-_NS: Final = 1e9
 TARGET_NS: Final = 5.0
 
 
@@ -60,7 +58,7 @@ def benchmark_tags(parameters: int, repeats: int) -> TagsBenchmark:
     timed: dict[str, list[float]] = {name: [] for name in ("split_with", "split_without", "open_with", "open_without")}
     for _ in range(repeats):
         for name, found in timed.items():
-            found.append(_cpu_s(getattr(site, name)) * _NS / parameters)
+            found.append(cpu_ns_each(getattr(site, name), parameters))
     split = np.subtract(timed["split_with"], timed["split_without"])
     opened = np.subtract(timed["open_with"], timed["open_without"])
     return TagsBenchmark(
@@ -133,9 +131,3 @@ class _Site:
             opener.open_into(out[start : start + masked.size], masked, start)
         opener.finish()
         return out
-
-
-def _cpu_s(call: Callable[[], object]) -> float:
-    begun = time.process_time()
-    call()
-    return time.process_time() - begun
