@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from harness.bench import meter
-from harness.bench.meter import TEXTS, Benchmark, Figures, RoundBenchmark, facts, scratch
+from harness.bench.meter import Benchmark, Figures, RoundBenchmark, facts, scratch, table
 from harness.bench.synthetic import CLIP_NORM, Vector, numerator_of, parameters_for, update_of
 from host.files import MemoryFile
 from protocol.arithmetic.fixed_point import scaling_of
@@ -75,9 +76,20 @@ class CkksFigures(Figures):
 class CkksBenchmark(CkksFigures, Benchmark):
     """Our path and a round of the share path, in one run."""
 
+    TITLE: ClassVar[str] = "Under CKKS: {parameters:,} parameters, {sites} contributors"
+    KIND: ClassVar[str] = "ckks"
     parameters: int
     sites: int
-    shares: RoundBenchmark
+    shares: RoundBenchmark = Field(repr=False)
+
+    def section(self) -> str:
+        """Our path, and below it what the same costs on shares."""
+        one, cpu = self.shares, self.shares.cpu_ns_per_parameter_contributor
+        head = ("on shares: bytes up", "down", "an agent's CPU, ns", "both servers', ns", "largest error")
+        servers = cpu.ingest + cpu.distances + cpu.sum + cpu.output
+        row = (f"{one.bytes_up_per_parameter:.2f}", f"{one.bytes_down_per_parameter:.2f}")
+        row += (f"{one.agent_cpu_ns_per_parameter:.0f}", f"{servers:.0f}", f"{one.max_abs_difference_to_plain:.1e}")
+        return f"{super().section()}\n{table(head, [row])}"
 
 
 @dataclass(frozen=True)
@@ -260,30 +272,3 @@ def benchmark_ckks(dimension: int, sites: int, folder: Path | None = None) -> Ck
     return CkksBenchmark(
         **dict(ours), **found, parameters=dimension, sites=sites, shares=benchmark_round(dimension, sites, folder)
     )
-
-
-def ckks_text(result: CkksBenchmark) -> str:
-    shares, ns = result.shares, result.ns_per_parameter
-    lines = [
-        f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
-        f"{result.scheme}, {result.ring_degree} / {list(result.modulus_bits)}, scale 2^{result.scale_bits}: "
-        f"bytes per parameter up {result.bytes_up_per_parameter:.2f}, down {result.bytes_down_per_parameter:.2f}; "
-        "CPU ns per parameter: "
-        f"encrypt {ns.encrypt:.0f}, check {ns.check:.0f}, add {ns.add:.0f}, decrypt {ns.decrypt:.0f}; "
-        f"peak {result.peak_rss_mb:.0f} MB; largest error {result.max_error:.1e}, of the norm {result.norm_error:.1e}",
-    ]
-    servers = shares.cpu_ns_per_parameter_contributor
-    lines.append(
-        f"shares: bytes per parameter up {shares.bytes_up_per_parameter:.2f}, "
-        f"down {shares.bytes_down_per_parameter:.2f}; "
-        f"CPU ns per parameter: agent {shares.agent_cpu_ns_per_parameter:.0f}, both servers "
-        f"{servers.ingest + servers.distances + servers.sum + servers.output:.0f}; "
-        f"largest error {shares.max_abs_difference_to_plain:.1e}"
-    )
-    return "\n".join(lines)
-
-
-def ckks_section(result: CkksBenchmark) -> str:
-    lines = "\n".join(f"- {line}" for line in ckks_text(result).splitlines()[1:])
-    title = f"## Under CKKS: {result.parameters:,} parameters, {result.sites} contributors"
-    return f"{title}\n\n{lines}\n\n{TEXTS['ckks']}"

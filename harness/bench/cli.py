@@ -38,12 +38,12 @@ def _end_on_sigterm() -> None:
 app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True, callback=_end_on_sigterm)
 
 
-def _finish(result: Benchmark, text: str, out: Path | None) -> None:
+def _finish(result: Benchmark, out: Path | None) -> None:
     if out is not None:
         from harness.bench.meter import write_result
 
         write_result(result, out)
-    typer.echo(text)
+    typer.echo(f"{result.section()}\n{result.machine}")
 
 
 @app.command("round")
@@ -59,10 +59,10 @@ def one_round(
 
     Example: moiety lab bench round --parameters 100000 --sites 10
     """
-    from harness.bench.round import benchmark_round, round_text
+    from harness.bench.round import benchmark_round
 
     result = benchmark_round(parameters, sites, folder, tags=tags, ring_bits=48 if narrow else 64)
-    _finish(result, round_text(result), out)
+    _finish(result, out)
 
 
 @app.command("latency")
@@ -78,7 +78,7 @@ def latency(
     """
     import structlog
 
-    from harness.bench.latency import benchmark_latency, latency_text
+    from harness.bench.latency import benchmark_latency
 
     try:
         delays_ms = tuple(float(one) for one in delays.split(","))
@@ -88,7 +88,7 @@ def latency(
         raise typer.BadParameter(f"each from 0 to {_LONGEST_DELAY_MS}", param_hint="--delays")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     result = benchmark_latency(delays_ms)
-    _finish(result, latency_text(result), out)
+    _finish(result, out)
 
 
 @app.command("peers")
@@ -105,10 +105,10 @@ def peers(
     Example: moiety lab bench peers --parameters 1000000 --sites 10
     """
     from harness.bench.peer_systems import Asked
-    from harness.bench.peers import benchmark_peers, peers_text
+    from harness.bench.peers import benchmark_peers
 
     result = benchmark_peers(Asked(parameters, sites, rounds), cache, only or (), typer.echo)
-    _finish(result, peers_text(result), out)
+    _finish(result, out)
 
 
 @app.command("ckks")
@@ -117,10 +117,10 @@ def ckks(parameters: Parameters = 10**6, sites: Sites = 10, out: OutFile = None,
 
     Example: moiety lab bench ckks --parameters 1000000 --sites 10
     """
-    from harness.bench.ckks import benchmark_ckks, ckks_text
+    from harness.bench.ckks import benchmark_ckks
 
     result = benchmark_ckks(parameters, sites, folder)
-    _finish(result, ckks_text(result), out)
+    _finish(result, out)
 
 
 @app.command("idle")
@@ -134,10 +134,10 @@ def idle(
 
     Example: moiety lab bench idle --past-studies 9
     """
-    from harness.bench.latency import benchmark_idle, idle_text
+    from harness.bench.latency import benchmark_idle
 
     result = benchmark_idle(past_studies, seconds, folder)
-    _finish(result, idle_text(result), out)
+    _finish(result, out)
 
 
 @app.command("load")
@@ -155,10 +155,10 @@ def load(
 
     Example: moiety lab bench load --sites 20 --rounds 20
     """
-    from harness.bench.load import benchmark_load, load_text
+    from harness.bench.load import benchmark_load
 
     result = benchmark_load(parameters, sites, rounds, processes, typer.echo, folder)
-    _finish(result, load_text(result), out)
+    _finish(result, out)
 
 
 @app.command("shards")
@@ -174,13 +174,13 @@ def shards(
 
     Example: moiety lab bench shards --workers 1,2
     """
-    from harness.bench.shards import benchmark_shards, shards_section
+    from harness.bench.shards import benchmark_shards
 
     counts = [int(one) for one in workers.split(",") if one.strip().isdigit() and int(one) > 0]
     if not counts:
         raise typer.BadParameter(f"--workers {workers}: give numbers above 0, such as 1,2,4")
     result = benchmark_shards(parameters, shares, counts, range_parameters, folder)
-    _finish(result, shards_section(result), out)
+    _finish(result, out)
 
 
 @app.command("variant")
@@ -197,14 +197,14 @@ def variant(
 
     Example: moiety lab bench variant tags --parameters 1000000
     """
-    from harness.bench.ring import benchmark_ring, ring_text
-    from harness.bench.tags import benchmark_tags, tags_text
+    from harness.bench.ring import benchmark_ring
+    from harness.bench.tags import benchmark_tags
 
     if kind == "tags":
         tags = benchmark_tags(parameters, repeats)
-        _finish(tags, tags_text(tags), out)
+        _finish(tags, out)
     elif parameters < _LEAST_OF_A_RING:
         raise typer.BadParameter(f"the ring is measured on {_LEAST_OF_A_RING} or more", param_hint="--parameters")
     else:
         ring = benchmark_ring(parameters, repeats)
-        _finish(ring, ring_text(ring), out)
+        _finish(ring, out)

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import httpx
 import numpy as np
@@ -26,7 +26,7 @@ from client_agent.net.ledger import Ledger, LedgerEntry, read_ledger
 from client_agent.net.server_client import ServerClient
 from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.site.events import AgentEvent, EventKind
-from harness.bench.meter import TEXTS, Benchmark, Figures, facts, scratch
+from harness.bench.meter import Benchmark, Figures, facts, scratch
 from harness.bench.processes import ServersOnly
 from harness.federation.federated_run import FederatedRun, Traffic, measure, run_study
 from harness.federation.in_memory_federation import InMemoryFederation
@@ -143,6 +143,8 @@ class LatencyBenchmark(Benchmark):
     ``delayed``: what rounds wait for where the network takes its time.
     """
 
+    TITLE: ClassVar[str] = "What a round waits for"
+    KIND: ClassVar[str] = "latency"
     contributors: int
     parameters: int
     released_rounds: int
@@ -212,29 +214,6 @@ def _site(name: str, number: int) -> SiteSpec:
     return SiteSpec(name, LocalData(part, part))
 
 
-def latency_text(result: LatencyBenchmark) -> str:
-    shown = "not measured" if result.lock_to_release_s is None else f"{result.lock_to_release_s:.3f} s"
-    lines = [
-        f"{result.contributors} contributors, {result.parameters} parameters, {result.released_rounds} rounds",
-        f"from lock to release, mean: {shown} (target: below 0.5 s)",
-        f"whole rounds after the first, mean: {result.whole_round_s:.3f} s",
-        f"between the servers: {result.between_servers_bytes_per_contributor:,.0f} bytes per contributor and round",
-    ]
-    for one in result.delayed:
-        trips = "" if one.round_trips is None else f", {one.round_trips:.1f} round trips"
-        lines.append(f"{one.rule}, {one.delay_ms:g} ms for every round trip: a round waits {one.waited_s:.3f} s{trips}")
-    return "\n".join(lines)
-
-
-def latency_section(result: LatencyBenchmark) -> str:
-    rows = "".join(
-        f"| {one.rule} | {one.delay_ms:g} | {one.waited_s:.2f} | "
-        f"{'-' if one.round_trips is None else f'{one.round_trips:.1f}'} |\n"
-        for one in result.delayed
-    )
-    return "## What a round waits for\n\n" + TEXTS["latency"].format(rows=rows, **dict(result))
-
-
 DAY_S: Final = 86400.0
 _CONTRIBUTORS: Final = 3
 _AGENT: Final = "site-1"
@@ -245,6 +224,7 @@ _MIDNIGHT_S: Final = 1_800_000_000.0
 class IdleBenchmark(Benchmark):
     """Bytes are those at the socket, TLS included; ``ledger_bytes_per_day`` is what a day leaves on the disk."""
 
+    TITLE: ClassVar[str] = "An agent without a study"
     past_studies: int
     seconds: float
     requests_per_day: float
@@ -327,15 +307,3 @@ def _end(study: Study, requester: str, federation: RunningFederation) -> Signed[
         study_digest=study.digest(), state=StudyEndState.COMPLETED, cause=EndCause.ALL_ROUNDS_DONE, reason="done"
     )
     return sign(end, requester, federation.parties.keys_of(requester).signing)
-
-
-def idle_text(result: IdleBenchmark) -> str:
-    purposes = ", ".join(f"{count} {purpose}" for purpose, count in sorted(result.requests_by_purpose.items()))
-    return "\n".join(
-        (
-            f"an agent without a study, {result.past_studies} past ones, {result.seconds:g} s on {result.machine}",
-            f"exchanges: {purposes or 'none'}; {result.requests_per_day:,.0f} a day",
-            f"MB a day: up {result.bytes_up_per_day / 1e6:.2f}, down {result.bytes_down_per_day / 1e6:.2f}",
-            f"ledger, MB a day: {result.ledger_bytes_per_day / 1e6:.3f}",
-        )
-    )

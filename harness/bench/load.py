@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
-import sys
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
+import pandas as pd
+from pydantic import Field
 
-from client_agent.site.events import METRICS, RoundEnd, RoundRecord, read_metrics
-from client_agent.site.journal import StudyJournal
+from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bench import meter
 from harness.bench.load_agents import CallTimes, Played, called
-from harness.bench.meter import TEXTS, Benchmark, Figures, facts, scratch, table
-from harness.bench.processes import PROJECT, Processes, ServersOnly, counters
+from harness.bench.meter import Benchmark, Figures, facts, figures_table, scratch
+from harness.bench.processes import ServersOnly, counters
 from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.federated_run import follow_study
 from harness.federation.learners import light_sites, light_study
-from harness.federation.processes import FederationSpec, one_thread
+from harness.federation.processes import FederationSpec, Running, own_environment, spawn_module
 from harness.warm import warm
 from protocol.errors import Unavailable
 from protocol.messages.control import RuleName, RuleSpec, Study
@@ -35,9 +37,7 @@ from servers.store.tables import METADATA
 REQUESTER: Final = "requester"
 _DATABASE: Final = "server.db"
 _ROUND_DEADLINE_S: Final = 3600.0
-_LOOK_S: Final = 0.2
 _STALLED_S: Final = 900.0
-_END_WITHIN_S: Final = 120.0
 _STOP_WITHIN_S: Final = 180.0
 _ALL_STAY: Final = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=1e-6, size_penalty=0.0)
 """Distances are opened in every round, and no weight erodes."""
@@ -73,6 +73,8 @@ class LoadBenchmark(Benchmark):
     should be.
     """
 
+    TITLE: ClassVar[str] = "Held: {sites} sites, {parameters:,} parameters, {rounds} rounds"
+    KIND: ClassVar[str] = "load"
     parameters: int
     sites: int
     rounds: int
@@ -82,7 +84,7 @@ class LoadBenchmark(Benchmark):
     errors: dict[str, int]
     refusals: dict[str, int]
     seconds: float
-    round_seconds: tuple[float, ...]
+    round_seconds: tuple[float, ...] = Field(repr=False)
     calls: tuple[CallTimes, ...]
     server_cpu_ms_per_site_round: float
     agent_cpu_ms_per_site_round: float
@@ -92,51 +94,76 @@ class LoadBenchmark(Benchmark):
     open_files_most: int
     database_bytes_per_site_round: float
     file_bytes_at_end: int
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...] = Field(repr=False)
     rows: dict[str, int]
 
+    def section(self) -> str:
+        """With what grows, where there are enough rounds to say so."""
+        grown = f"\n{figures_table(slopes(self.samples))}" if self.rounds >= _ENOUGH_ROUNDS else ""
+        return super().section() + grown
 
-@dataclass
-class Held:
-    """A running federation with its agents; ``agents`` has the id of each process by its name."""
 
-    servers: ServersOnly
-    processes: Processes
-    agents: dict[str, int]
-    begun_s: float
+class Held(ServersOnly):
+    """Both servers, the requester's agent in a process of its own, so many contributors' in so many others."""
 
-    def check(self) -> None:
-        """Raises: Unavailable, when a process has ended"""
-        self.servers.check()
-        for name in self.agents:
-            self.processes.check(name, may_end=False)
+    def __init__(self, folder: Path, sites: int, processes: int) -> None:
+        names = [f"site-{number}" for number in range(1, sites + 1)]
+        parts = {f"agents-{n + 1}": names[n::processes] for n in range(min(processes, sites))}
+        self.agents: dict[str, list[str]] = {REQUESTER: [REQUESTER], **parts}
+        spec = FederationSpec("load", REQUESTER, light_sites((REQUESTER, *names)), ports=(0, 0))
+        super().__init__(spec, folder, forked=False)
+
+    def start(self) -> None:
+        super().start()
+        for name, sites in self.agents.items():
+            log = self.folder / f"{name}.log"
+            arguments = [str(self.folder), str(self._played_at(name)), *sites]
+            process = spawn_module("harness.bench.load_agents", arguments, log, own_environment())
+            self.running[name] = Running(name, process, log)
+        self.begun_s = time.monotonic()
+
+    def _played_at(self, name: str) -> Path:
+        return self.folder / f"played-{name}.json"
 
     def played(self) -> list[Played]:
-        self.processes.end(list(self.agents), _STOP_WITHIN_S)
-        return [Played.model_validate_json(_played_at(self.servers.folder, name).read_bytes()) for name in self.agents]
+        """End the agents and read what they did. Raises: Unavailable, when a process does not end well"""
+        ending = [self.running[name] for name in self.agents]
+        for one in ending:
+            one.process.send_signal(signal.SIGTERM)
+        for one in ending:
+            with suppress(subprocess.TimeoutExpired):
+                one.process.wait(_STOP_WITHIN_S)
+            if one.process.poll() != 0:
+                raise Unavailable(f"{one.name} has not ended well in {_STOP_WITHIN_S:g} s: {one.tail()}")
+        return [Played.model_validate_json(self._played_at(name).read_bytes()) for name in self.agents]
 
     @property
     def data(self) -> list[Path]:
-        return [self.servers.folder / OPERATOR_NAMES[side] / "data" for side in Side]
+        return [self.folder / name / "data" for name in OPERATOR_NAMES.values()]
+
+    @property
+    def logs(self) -> list[Path]:
+        """What both servers wrote to their standard output."""
+        return [self.running[name].log for name in OPERATOR_NAMES.values()]
 
     def sample(self, number: int) -> Sample:
         """After the round of that number."""
         stored = [(path.name.startswith(_DATABASE), size) for folder in self.data for path, size in _sizes(folder)]
         files = [size for of_database, size in stored if not of_database]
-        states = (self.servers.state(site.name) for site in self.servers.spec.sites)
+        pids = {name: self.running[name].pid for name in self.agents}
         return Sample(
             round=number,
             seconds=time.monotonic() - self.begun_s,
-            cpu_ns=self.servers.cpu_ns(),
-            resident_mb=max(map(meter.resident_mb, self.servers.pids)),
-            open_files=max(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.servers.pids),
+            cpu_ns=self.cpu_ns(),
+            resident_mb=max(map(meter.resident_mb, self.pids)),
+            open_files=max(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.pids),
             database_bytes=sum(size for of_database, size in stored if of_database),
             file_bytes=sum(files),
             files=len(files),
-            process_log_bytes=sum(running.log.stat().st_size for running in self.servers.running.values()),
-            agents_cpu_ns=sum(meter.cpu_ns(pid) for name, pid in self.agents.items() if name != REQUESTER),
-            agents_resident_mb=sum(map(meter.resident_mb, self.agents.values())),
-            agents_bytes=sum(size for state in states for _, size in _sizes(state)),
+            process_log_bytes=sum(log.stat().st_size for log in self.logs),
+            agents_cpu_ns=sum(meter.cpu_ns(pid) for name, pid in pids.items() if name != REQUESTER),
+            agents_resident_mb=sum(map(meter.resident_mb, pids.values())),
+            agents_bytes=sum(size for site in self.spec.sites for _, size in _sizes(self.state(site.name))),
         )
 
     def rows(self) -> dict[str, int]:
@@ -153,17 +180,12 @@ class Held:
         """Requests that the servers refused so far, by code."""
         counted: Counter[str] = Counter()
         for side in Side:
-            counted.update(dict(counters(self.servers, side, "moiety_refusals_total", "code")))
+            counted.update(dict(counters(self, side, "moiety_refusals_total", "code")))
         return {code: count for code, count in counted.items() if count}
 
     def internal_errors(self) -> int:
         """Count both servers' internal errors in their logs."""
-        logs = [running.log.read_text(encoding="utf-8", errors="replace") for running in self.servers.running.values()]
-        return sum(log.count("internal error") for log in logs)
-
-    def over(self, study: Study, site: str) -> bool:
-        state = StudyJournal(self.servers.state(site), study.name).site_state()
-        return state is not None and state.over
+        return sum(log.read_text(encoding="utf-8", errors="replace").count("internal error") for log in self.logs)
 
 
 def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
@@ -174,28 +196,6 @@ def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield path, path.stat().st_size
             except FileNotFoundError:
                 continue
-
-
-def _played_at(folder: Path, name: str) -> Path:
-    return folder / f"played-{name}.json"
-
-
-@contextmanager
-def held_federation(folder: Path, sites: int, processes: int) -> Iterator[Held]:
-    """The requester in a process of its own, so many contributors in so many others; all stopped in the end."""
-    names = [f"site-{number}" for number in range(1, sites + 1)]
-    spec = FederationSpec("load", REQUESTER, light_sites((REQUESTER, *names)), ports=(0, 0))
-    parts = {f"agents-{n + 1}": names[n::processes] for n in range(min(processes, sites))}
-    with (
-        ServersOnly(spec, folder, forked=False) as servers,
-        Processes(servers.folder, one_thread(dict(os.environ)), PROJECT) as running,
-    ):
-        program = [sys.executable, "-m", "harness.bench.load_agents", str(servers.folder)]
-        agents = {
-            name: running.start(name, [*program, str(_played_at(servers.folder, name)), *part])
-            for name, part in ({REQUESTER: [REQUESTER]} | parts).items()
-        }
-        yield Held(servers, running, agents, time.monotonic())
 
 
 def held_study(servers: ServersOnly, dimension: int, rounds: int) -> Study:
@@ -217,38 +217,15 @@ class Rounds:
 
 
 def hold(held: Held, study: Study, tell: Callable[[str], None]) -> Rounds:
-    """Hand the study in and look after every round, until all sites have ended it.
-
-    Raises: Unavailable, when a process ends or no round does
-    """
-    metrics = StudyJournal(held.servers.state(REQUESTER), study.name).folder / METRICS
+    """Hand the study in and look after every round, until all sites have ended it. Raises: as ``follow_study``"""
     samples = [held.sample(0)]
-    held.servers.hand_in(study)
-    seen, last = 0, time.monotonic()
-    while not held.over(study, REQUESTER):
-        held.check()
-        records = read_metrics(metrics)
-        if len(records) > seen:
-            seen, last = len(records), time.monotonic()
+
+    def show(records: tuple[RoundRecord, ...]) -> None:
+        if records and records[-1].round > samples[-1].round:
             samples.append(held.sample(records[-1].round))
             tell(f"round {records[-1].round}: {records[-1].state.value}, {samples[-1].seconds:.1f} s")
-        if time.monotonic() - last > _STALLED_S:
-            raise Unavailable(f"study {study.name!r}: no round ended in {_STALLED_S:g} s")
-        time.sleep(_LOOK_S)
-    _await_sites(held, study)
-    records = read_metrics(metrics)
-    if len(records) > seen:
-        samples.append(held.sample(records[-1].round))
-    return Rounds(records, tuple(samples))
 
-
-def _await_sites(held: Held, study: Study) -> None:
-    deadline = time.monotonic() + _END_WITHIN_S
-    names = [site.name for site in held.servers.spec.sites]
-    while late := [name for name in names if not held.over(study, name)]:
-        if time.monotonic() > deadline:
-            raise Unavailable(f"{len(late)} sites have not ended the study {_END_WITHIN_S:g} s after the requester")
-        time.sleep(_LOOK_S)
+    return Rounds(follow_study(held, study, show, _STALLED_S), tuple(samples))
 
 
 def benchmark_load(
@@ -260,11 +237,11 @@ def benchmark_load(
     study. Raises: Unavailable, when a process ends or no round does
     """
     warm()
-    with scratch(folder) as place, held_federation(place, sites, processes) as held:
-        meter.wait_until_idle(held.servers.pids)
-        idle_mb = max(map(meter.resident_mb, held.servers.pids))
-        done = hold(held, held_study(held.servers, dimension, rounds), tell)
-        peak_mb, load = max(map(meter.peak_mb, held.servers.pids)), os.getloadavg()[1]
+    with scratch(folder) as place, Held(place, sites, processes) as held:
+        meter.wait_until_idle(held.pids)
+        idle_mb = max(map(meter.resident_mb, held.pids))
+        done = hold(held, held_study(held, dimension, rounds), tell)
+        peak_mb, load = max(map(meter.peak_mb, held.pids)), os.getloadavg()[1]
         rows, refusals, played, internal = held.rows(), held.refusals(), held.played(), held.internal_errors()
     first, last = done.samples[1 if len(done.samples) > 2 else 0], done.samples[-1]
     site_rounds = sites * max(1, last.round - first.round)
@@ -314,103 +291,40 @@ _SETTLED: Final = 0.2
 _NONCES_S: Final = 660.0
 """Nonces of requests are kept for so long; before, the databases grow by them too."""
 _END: Final = 0.1
-_KILOBYTE: Final = 1e3
-FIGURES: Final[tuple[tuple[str, str, Callable[[Sample], float]], ...]] = (
-    ("a server's memory", "MB", lambda s: s.resident_mb),
-    ("all agents' memory", "MB", lambda s: s.agents_resident_mb),
-    ("a server's open files", "files", lambda s: s.open_files),
-    ("both databases", "kB", lambda s: s.database_bytes / _KILOBYTE),
-    ("both servers' other files", "kB", lambda s: s.file_bytes / _KILOBYTE),
-    ("both servers' log lines", "kB", lambda s: s.process_log_bytes / _KILOBYTE),
-    ("all agents' files", "kB", lambda s: s.agents_bytes / _KILOBYTE),
-)
 
 
-@dataclass(frozen=True)
-class Slope:
-    """A straight line through what was measured after every round; ``per_round`` is its slope.
+class Slope(Figures):
+    """A straight line through what was measured after every round.
 
     ``first`` and ``last``: medians of the first and the last tenth of the rounds that count.
     """
 
     what: str
-    unit: str
     per_round: float
     first: float
     last: float
 
 
 def slopes(samples: Sequence[Sample]) -> tuple[Slope, ...]:
-    """Fit a slope to every figure, without the first fifth of the rounds.
+    """Fit a line to every figure, and to what time and CPU each round takes, without the first fifth of the rounds.
 
     Where the study takes twice as long as nonces are kept, the rounds before the first nonce expires are left out too.
     The last sample is taken after the study's end.
     """
-    last = samples[-1]
-    begins_s = _NONCES_S if last.seconds > 2 * _NONCES_S else 0.0
-    counted = [one for one in samples if one.round > _SETTLED * last.round and one.seconds > begins_s]
-    counted = counted[:-1] if len(counted) > 2 else counted
-    found = [
-        _slope(what, unit, [s.round for s in counted], [float(of(s)) for s in counted]) for what, unit, of in FIGURES
-    ]
-    steps = [(b, (b.seconds - a.seconds) / max(1, b.round - a.round)) for a, b in pairwise(counted)]
-    found.append(_slope("a round's time", "s", [b.round for b, _ in steps], [seconds for _, seconds in steps]))
-    cpu = [(b, (b.cpu_ns - a.cpu_ns) / 1e6 / max(1, b.round - a.round)) for a, b in pairwise(counted)]
-    found.append(_slope("both servers' CPU a round", "ms", [b.round for b, _ in cpu], [ms for _, ms in cpu]))
-    return tuple(found)
+    table = pd.DataFrame([dict(one) for one in samples]).set_index("round")
+    whole_s = table["seconds"].iloc[-1]
+    begins_s = _NONCES_S if whole_s > 2 * _NONCES_S else 0.0
+    counted = table[(table.index > _SETTLED * table.index[-1]) & (table["seconds"] > begins_s)]
+    counted = counted.iloc[:-1] if len(counted) > 2 else counted
+    steps = counted[["seconds", "cpu_ns"]].diff().div(counted.index.diff(), axis="index").iloc[1:]
+    grown = counted.drop(columns=["seconds", "cpu_ns", "agents_cpu_ns"])
+    series = [*grown.items(), *steps.add_suffix(" of a round").items()]
+    return tuple(_slope(str(name).replace("_", " "), values) for name, values in series)
 
 
-def _slope(what: str, unit: str, rounds: Sequence[int], values: Sequence[float]) -> Slope:
+def _slope(what: str, values: pd.Series[float]) -> Slope:
     """Least squares; medians of both ends."""
     some = max(1, round(_END * len(values)))
-    straight = np.polyfit(rounds, values, 1) if len(set(rounds)) > 1 else np.zeros(2)
-    return Slope(what, unit, float(straight[0]), float(median(values[:some])), float(median(values[-some:])))
-
-
-def load_text(result: LoadBenchmark) -> str:
-    grown = slopes(result.samples) if result.rounds >= _ENOUGH_ROUNDS else ()
-    return "\n".join([*load_lines(result), *map(_call_line, result.calls), *map(_slope_line, grown)])
-
-
-def load_lines(result: LoadBenchmark) -> tuple[str, ...]:
-    errors = ", ".join(f"{count} x {what}" for what, count in result.errors.items()) or "none"
-    refused = ", ".join(f"{count} x {code}" for code, count in result.refusals.items()) or "none"
-    per_round = sorted(result.round_seconds)
-    return (
-        f"{result.sites} sites in {result.processes} processes, {result.parameters:,} parameters, "
-        f"{result.released} of {result.rounds} rounds released in {result.seconds:.0f} s "
-        f"(median round {per_round[len(per_round) // 2]:.1f} s), load of the machine {result.machine_load:.1f}",
-        f"errors: {errors}",
-        f"refused by the servers: {refused}",
-        f"both servers' CPU, a site and round: {result.server_cpu_ms_per_site_round:.1f} ms; "
-        f"an agent's: {result.agent_cpu_ms_per_site_round:.1f} ms",
-        f"a server's memory: {result.server_idle_mb:.0f} MB idle, {result.server_peak_mb:.0f} MB at most, "
-        f"{result.server_mb_per_site:.2f} MB a site, with what any study needs; open files: {result.open_files_most}",
-        f"databases grow by {result.database_bytes_per_site_round:,.0f} bytes a site and round; "
-        f"other files at the end: {result.file_bytes_at_end / 1e6:.1f} MB",
-    )
-
-
-def _call_line(call: CallTimes) -> str:
-    return (
-        f"{call.named}: {call.count} calls, p50 {call.p50_ms:.0f}, p95 {call.p95_ms:.0f}, "
-        f"p99 {call.p99_ms:.0f}, most {call.most_ms:.0f} ms"
-    )
-
-
-def _slope_line(one: Slope) -> str:
-    return (
-        f"{one.what}: {one.first:,.4g} {one.unit} at first, {one.last:,.4g} in the end, "
-        f"{one.per_round:+,.4g} {one.unit} a round"
-    )
-
-
-def load_section(result: LoadBenchmark) -> str:
-    lines = "\n".join(f"- {line}" for line in load_lines(result))
-    rows = [
-        (one.named, f"{one.count:,}", *(f"{ms:.0f}" for ms in (one.p50_ms, one.p95_ms, one.p99_ms, one.most_ms)))
-        for one in result.calls
-    ]
-    calls = table(("call", "calls", "p50, ms", "p95, ms", "p99, ms", "most, ms"), rows, texts=1)
-    title = f"## Held: {result.sites} sites, {result.parameters:,} parameters, {result.rounds} rounds"
-    return f"{title}\n\n{TEXTS['load']}\n{lines}\n\n{calls}"
+    per_round = np.polyfit(values.index, values, 1)[0] if len(values) > 1 else 0.0
+    first, last = values.iloc[:some].median(), values.iloc[-some:].median()
+    return Slope(what=what, per_round=float(per_round), first=float(first), last=float(last))

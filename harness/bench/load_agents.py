@@ -20,7 +20,6 @@ from typing import Final
 
 import httpx
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.daemon import run_agent
 from client_agent.net.ledger import Ledger
@@ -28,31 +27,23 @@ from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from harness.bench import meter
+from harness.bench.meter import Figures
 from harness.federation.learners import light_learner
 from host.output_files import rewrite
 
 _NUMBERS: Final = re.compile(r"\d+")
 _MILLISECONDS: Final = 1000.0
-_LISTS_STUDIES: Final = "list studies"
-_VIEW: Final = "view"
-WAITING: Final = (_LISTS_STUDIES, _VIEW)
-"""Calls that a server answers once there is news: their seconds are mostly waiting."""
 
 
-class CallTimes(BaseModel):
+class CallTimes(Figures):
     """Milliseconds of one kind of call, from its first byte to the last one of the answer, TLS included."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     purpose: str
     count: int
     p50_ms: float
     p95_ms: float
     p99_ms: float
     most_ms: float
-
-    @property
-    def named(self) -> str:
-        return f"{self.purpose} (waits for news)" if self.purpose in WAITING else self.purpose
 
 
 class Calls:
@@ -156,10 +147,9 @@ class _TimedBody(httpx.SyncByteStream):
             self._note(self._failure)
 
 
-class Played(BaseModel):
+class Played(Figures):
     """The work of a process's agents: milliseconds of calls by purpose, failed calls, and what they complained of."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     milliseconds: dict[str, list[float]]
     failed: dict[str, int]
     problems: tuple[str, ...]

@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import psutil
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from harness.versions import versions
 from host.output_files import rewrite
@@ -35,6 +35,7 @@ from protocol.parameters import WORD_BITS, RingBits
 
 TEXTS: Final[Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 """The words of docs/benchmarks.md beside the figures, by section."""
+_NO_DECIMALS_FROM: Final = 1000
 _RESET_PEAK: Final = "5"
 _CPU_CLOCK: Final = 2  # CPUCLOCK_SCHED: the nanoseconds that all threads of a process have run
 _IDLE_SHARE: Final = 0.1
@@ -51,6 +52,13 @@ def cpu_ns(pid: int) -> int:
     return sum(time.clock_gettime_ns(_clock_of(one)) for one in running) + int(
         1e9 * (ended.children_user + ended.children_system)
     )
+
+
+def cpu_ns_each(work: Callable[[], object], times: int) -> float:
+    """CPU time that this process takes for some work, over so many."""
+    begun = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - begun) / times
 
 
 def _clock_of(pid: int) -> int:
@@ -75,12 +83,13 @@ def wait_until_idle(pids: list[int]) -> None:
 
 def peak_mb(pid: int) -> float:
     """The largest resident set since the start or the last ``reset_peak``, files mapped included."""
-    return _status_mb(pid, "VmHWM")
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 def resident_mb(pid: int) -> float:
     """The resident set now."""
-    return _status_mb(pid, "VmRSS")
+    return float(psutil.Process(pid).memory_info().rss) / 1e6
 
 
 def reset_peak(pid: int) -> None:
@@ -102,18 +111,7 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {release}"
 
 
-def _status_mb(pid: int, key: str) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise KeyError(f"/proc/{pid}/status has no {key}")
-
-
 _EVERY_S: Final = 0.2
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_PARENT, _TIMES, _RESIDENT = 1, slice(11, 15), 21
-"""Places in /proc/PID/stat behind the process's name: proc(5)."""
 
 
 class Reading(NamedTuple):
@@ -166,9 +164,8 @@ class Gauge:
             self._read()
 
     def _read(self) -> None:
-        at_s, found = time.monotonic(), _processes()
-        servers, clients = _used(self._servers, found), _used(self._clients, found)
-        self.readings.append(Reading(at_s, *servers, *clients, *self._bytes_now()))
+        at_s = time.monotonic()
+        self.readings.append(Reading(at_s, *used(self._servers), *used(self._clients), *self._bytes_now()))
 
 
 def between(readings: Sequence[Reading], begin_s: float, end_s: float) -> Between:
@@ -194,39 +191,15 @@ def between(readings: Sequence[Reading], begin_s: float, end_s: float) -> Betwee
 
 
 def used(roots: Sequence[int]) -> tuple[float, float]:
-    """CPU seconds so far and resident MB of these processes and all below them, as /proc has it now."""
-    return _used(roots, _processes())
-
-
-class _Process(NamedTuple):
-    parent: int
-    cpu_s: float
-    resident_mb: float
-
-
-def _processes() -> dict[int, _Process]:
-    found = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            stat = Path("/proc", entry, "stat").read_text(encoding="ascii", errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        fields = stat.rpartition(")")[2].split()
-        cpu_s = sum(map(int, fields[_TIMES])) / _TICKS_PER_S
-        found[int(entry)] = _Process(int(fields[_PARENT]), cpu_s, int(fields[_RESIDENT]) * _PAGE_BYTES / 1e6)
-    return found
-
-
-def _used(roots: Sequence[int], found: dict[int, _Process]) -> tuple[float, float]:
-    children: dict[int, list[int]] = {}
-    for pid, process in found.items():
-        children.setdefault(process.parent, []).append(pid)
-    todo, cpu_s, resident_mb = [pid for pid in roots if pid in found], 0.0, 0.0
-    while todo:
-        pid = todo.pop()
-        cpu_s += found[pid].cpu_s
-        resident_mb += found[pid].resident_mb
-        todo += children.get(pid, [])
+    """CPU seconds so far and resident MB of these processes and all below them."""
+    cpu_s = resident_mb = 0.0
+    for root in roots:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            first = psutil.Process(root)
+            for process in (first, *first.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
+                    taken, resident_mb = process.cpu_times(), resident_mb + process.memory_info().rss / 1e6
+                    cpu_s += taken.user + taken.system + taken.children_user + taken.children_system
     return cpu_s, resident_mb
 
 
@@ -310,14 +283,57 @@ class Figures(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def shown(self) -> dict[str, str]:
+        """Single figures as text, by their names; those of a part have the part's name before theirs."""
+        found = {}
+        for name, field in type(self).model_fields.items():
+            value, words = getattr(self, name), name.replace("_", " ")
+            if not field.repr or _is_series(value):
+                continue
+            if isinstance(value, Figures) and not isinstance(value, Spread):
+                found |= {f"{words}, {one}": text for one, text in value.shown().items()}
+            else:
+                found[words] = _shown(value)
+        return found
+
+
+def _is_series(value: object) -> bool:
+    return isinstance(value, tuple) and any(isinstance(one, Figures) for one in value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(one)}" for name, one in value.items()) or "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, value))
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= _NO_DECIMALS_FROM else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "-" if value is None else str(value)
+
 
 class Benchmark(Figures):
-    """One run of a benchmark: the command that repeats it, when, where and with which versions."""
+    """One run of a benchmark: the command that repeats it, when, where and with which versions.
 
-    command: str
-    date: str
-    machine: str
-    versions: dict[str, str]
+    ``TITLE`` may name any figure; ``KIND`` names the words beside the figures. What has ``repr=False`` is in the JSON
+    alone.
+    """
+
+    TITLE: ClassVar[str]
+    KIND: ClassVar[str] = ""
+    command: str = Field(repr=False)
+    date: str = Field(repr=False)
+    machine: str = Field(repr=False)
+    versions: dict[str, str] = Field(repr=False)
+
+    def section(self) -> str:
+        """The figures as commands print them and docs/benchmarks.md shows them: a list, and a table of each series."""
+        listed = "\n".join(f"- {name}: {text}" for name, text in self.shown().items())
+        every = [getattr(self, name) for name, field in type(self).model_fields.items() if field.repr]
+        tables = [figures_table(one).rstrip() for one in every if _is_series(one)]
+        parts = (f"## {self.TITLE.format(**dict(self))}", TEXTS.get(self.KIND, "").strip(), listed, *tables)
+        return "\n\n".join(filter(None, parts)) + "\n"
 
 
 class Spread(Figures):
@@ -359,6 +375,7 @@ class BothServers(Figures):
 class RoundBenchmark(Benchmark):
     """One whole round. Every figure is explained in docs/benchmarks.md."""
 
+    TITLE: ClassVar[str] = "A round of {parameters:,} parameters, {sites} contributors and the requester"
     parameters: int
     sites: int
     tags: bool = False
@@ -401,6 +418,13 @@ def scratch(folder: Path | None = None) -> Iterator[Path]:
     """A folder of its own, inside of ``folder`` where one is named; removed in the end."""
     with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
         yield Path(name)
+
+
+def figures_table(rows: Sequence[Figures]) -> str:
+    """A row for each, a column for every figure that they show."""
+    first = rows[0]
+    texts = sum(isinstance(value, str) for name, value in first if type(first).model_fields[name].repr)
+    return table(tuple(first.shown()), [tuple(row.shown().values()) for row in rows], texts)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 0) -> str:

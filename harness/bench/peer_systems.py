@@ -13,15 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from harness.bench.meter import Between, Gauge, Reading, Relay, between
 from harness.bench.processes import Processes, free_port
-from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
+from protocol.errors import ConfigurationError, ProtocolViolation
 
 STEP: Final = 1e-3
 """Client number i, from 1, adds i times this to every parameter in every round."""
@@ -140,15 +139,9 @@ def read_marks(path: Path) -> Marks:
 
 def wait_for_round(processes: Processes, marks: Path, number: int, names: Sequence[str], within_s: float) -> Marks:
     """Until round ``number`` has begun. Raises: Unavailable, when that is too long or a program has ended"""
-    deadline = time.monotonic() + within_s
-    while number not in (found := read_marks(marks)).rounds:
-        for name in names:
-            processes.check(name)
-        if time.monotonic() > deadline:
-            tails = "; ".join(f"{name}: {processes.tail(name)}" for name in names)
-            raise Unavailable(f"round {number} had not begun after {within_s:g} s; {tails}")
-        time.sleep(_LOOK_S)
-    return found
+    begun = f"round {number} had not begun"
+    processes.wait_for(lambda: number in read_marks(marks).rounds, names, begun, within_s)
+    return read_marks(marks)
 
 
 @dataclass(frozen=True)
@@ -168,19 +161,10 @@ class Asked:
         return _WITHIN_S_PER_ROUND * (1 + self.all_rounds)
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Per round."""
-
-    measured: Between
-    rounds: int
-
-    @classmethod
-    def of(cls, readings: Sequence[Reading], marks: Marks, asked: Asked) -> Self:
-        """Measure the rounds after the first. Raises: ProtocolViolation, when the average is wrong"""
-        first, last = 2, 2 + asked.rounds
-        _require_average(marks, asked)
-        return cls(between(readings, marks.rounds[first], marks.rounds[last]), asked.rounds)
+def measured_rounds(readings: Sequence[Reading], marks: Marks, asked: Asked) -> Between:
+    """All rounds after the first together. Raises: ProtocolViolation, when the average is wrong"""
+    _require_average(marks, asked)
+    return between(readings, marks.rounds[2], marks.rounds[2 + asked.rounds])
 
 
 def _require_average(marks: Marks, asked: Asked) -> None:
@@ -206,7 +190,9 @@ class _Run:
     relay: Relay
     marks: Path
 
-    def measured(self, server: list[str], clients: Mapping[str, list[str]], ready: str | None, job: list[str]) -> Taken:
+    def measured(
+        self, server: list[str], clients: Mapping[str, list[str]], ready: str | None, job: list[str]
+    ) -> Between:
         """Start everything, the job last. ``ready``: what a client's log says before it. Raises: Unavailable"""
         server_id = self.processes.start("server", server)
         self.processes.wait_for_port("server", self.port)
@@ -217,13 +203,13 @@ class _Run:
             self.processes.start("job", job)
             names = ["server", *clients, "job"]
             found = wait_for_round(self.processes, self.marks, self.asked.all_rounds + 1, names, self.asked.within_s)
-        return Taken.of(gauge.readings, found, self.asked)
+        return measured_rounds(gauge.readings, found, self.asked)
 
 
 # --- Flower ---
 
 
-def flower_rounds(asked: Asked, cache: Path, folder: Path, *, secure: bool) -> Taken:
+def flower_rounds(asked: Asked, cache: Path, folder: Path, *, secure: bool) -> Between:
     """FedAvg, or FedAvg under SecAgg+. Raises: ConfigurationError, Unavailable"""
     here = environment(cache, "flower", (f"flwr=={FLOWER}",))
     port, marks = free_port(), folder / "marks"
@@ -261,7 +247,7 @@ def _write_app(asked: Asked, folder: Path, marks: Path, port: int, *, secure: bo
 # --- NVFlare ---
 
 
-def nvflare_rounds(asked: Asked, cache: Path, folder: Path, *, encrypted: bool) -> Taken:
+def nvflare_rounds(asked: Asked, cache: Path, folder: Path, *, encrypted: bool) -> Between:
     """FedAvg by ScatterAndGather, or the same under CKKS. Raises: ConfigurationError, Unavailable"""
     here = environment(cache, "nvflare", (f"nvflare=={NVFLARE}", f"tenseal=={TENSEAL}"))
     port, marks = free_port(), folder / "marks"

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
+from pydantic import Field
 
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundRecord
-from harness.bench.meter import TEXTS, Benchmark, Figures, Gauge, between, facts, scratch, table
-from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, Taken, flower_rounds, nvflare_rounds
+from harness.bench.meter import Benchmark, Between, Figures, Gauge, between, facts, figures_table, scratch
+from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, flower_rounds, nvflare_rounds
 from harness.bench.processes import counters
 from harness.bench.synthetic import parameters_for
 from harness.engine.parties import OPERATOR_NAMES
@@ -44,9 +45,9 @@ class WholeRounds(Figures):
 
     name: str
     version: str | None
-    how: str
-    protected: str
-    error: str | None = None
+    how: str = Field(repr=False)
+    protected: str = Field(repr=False)
+    error: str | None = Field(default=None, repr=False)
     rounds: int = 0
     seconds: float | None = None
     server_cpu_s: float | None = None
@@ -59,12 +60,22 @@ class WholeRounds(Figures):
 
 
 class PeersBenchmark(Benchmark):
+    TITLE: ClassVar[str] = "Whole rounds of other systems: {parameters:,} parameters, {sites} clients, {date:.10}"
+    KIND: ClassVar[str] = "peers"
     parameters: int
     sites: int
-    rounds: tuple[WholeRounds, ...]
+    rounds: tuple[WholeRounds, ...] = Field(repr=False)
+
+    def section(self) -> str:
+        """A row for each system that ran; below it what protects whom, or why it did not run."""
+        measured = [one for one in self.rounds if one.error is None]
+        told = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
+        told += [f"- {one.name}: not measured: {one.error}" for one in self.rounds if one.error is not None]
+        shown = [figures_table(measured)] if measured else []
+        return "\n".join([super().section(), *shown, *told, ""])
 
 
-def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
+def our_rounds(asked: Asked, folder: Path) -> tuple[Between, float]:
     """Weight Erosion: distances opened to the requester, weights by them. With it bytes between the servers per round.
 
     One round more is run than is measured, so that the last measured one ends as another one begins.
@@ -88,9 +99,7 @@ def our_rounds(asked: Asked, folder: Path) -> tuple[Taken, float]:
         first, last = 0, asked.rounds
         up, down = _at_sockets(federation, spec, ends[first][1], ends[last][1])
     measured = between(gauge.readings, ends[first][0], ends[last][0])
-    return Taken(replace(measured, up_bytes=up, down_bytes=down), asked.rounds), (
-        sent[last] - sent[first]
-    ) / asked.rounds
+    return replace(measured, up_bytes=up, down_bytes=down), (sent[last] - sent[first]) / asked.rounds
 
 
 def _study(federation: RunningFederation, model: ModelSpec, asked: Asked) -> Study:
@@ -161,7 +170,7 @@ class System:
     how: str
     protected: str
     most_rounds: int
-    run: Callable[[Asked, Path, Path], tuple[Taken, float | None]] = field(repr=False)
+    run: Callable[[Asked, Path, Path], tuple[Between, float | None]] = field(repr=False)
 
 
 SYSTEMS: Final = (
@@ -253,18 +262,18 @@ def _row(system: System, asked: Asked, cache: Path) -> WholeRounds:
     empty = WholeRounds(name=system.name, version=system.version, how=system.how, protected=system.protected)
     try:
         with scratch() as folder:
-            taken, between_servers = system.run(asked, cache, folder)
+            one, between_servers = system.run(asked, cache, folder)
     except MoietyError as failure:
         return empty.model_copy(update={"error": failure.detail})
     except (OSError, SubprocessError) as failure:
         return empty.model_copy(update={"error": f"{type(failure).__name__}: {failure}"})
-    one, per = taken.measured, taken.rounds * asked.parameters * asked.clients
+    per = asked.rounds * asked.parameters * asked.clients
     return empty.model_copy(
         update={
-            "rounds": taken.rounds,
-            "seconds": one.seconds / taken.rounds,
-            "server_cpu_s": one.server_cpu_s / taken.rounds,
-            "client_cpu_s": one.client_cpu_s / taken.rounds,
+            "rounds": asked.rounds,
+            "seconds": one.seconds / asked.rounds,
+            "server_cpu_s": one.server_cpu_s / asked.rounds,
+            "client_cpu_s": one.client_cpu_s / asked.rounds,
             "bytes_up_per_parameter": one.up_bytes / per,
             "bytes_down_per_parameter": one.down_bytes / per,
             "bytes_between_servers_per_parameter": (
@@ -274,41 +283,3 @@ def _row(system: System, asked: Asked, cache: Path) -> WholeRounds:
             "client_peak_mb": one.client_peak_mb,
         }
     )
-
-
-_COLUMNS: Final[tuple[tuple[str, Callable[[WholeRounds], float | None], str], ...]] = (
-    ("servers, CPU s", lambda one: one.server_cpu_s, ".2f"),
-    ("clients, CPU s", lambda one: one.client_cpu_s, ".2f"),
-    ("rounds", lambda one: one.rounds, "d"),
-    ("seconds", lambda one: one.seconds, ".1f"),
-    ("up", lambda one: one.bytes_up_per_parameter, ".2f"),
-    ("down", lambda one: one.bytes_down_per_parameter, ".2f"),
-    ("between", lambda one: one.bytes_between_servers_per_parameter, ".2f"),
-    ("servers, MB", lambda one: one.server_peak_mb, ",.0f"),
-    ("clients, MB", lambda one: one.client_peak_mb, ",.0f"),
-)
-
-
-def peers_section(result: PeersBenchmark) -> str:
-    """A table, and what protects whom."""
-    head = ("whole rounds of", "version", *(name for name, _, _ in _COLUMNS))
-    measured = [one for one in result.rounds if one.error is None]
-    rows = [(one.name, one.version or "-", *_cells(one)) for one in measured]
-    said = [f"- {one.name}: {one.how}. Protected: {one.protected}." for one in measured]
-    failed = [f"- {one.name}: not measured: {one.error}" for one in result.rounds if one.error is not None]
-    size = f"{result.parameters:,} parameters, {result.sites} clients"
-    title = f"## Whole rounds of other systems: {size}, {result.date.partition(' ')[0]}"
-    return "\n".join([title, "", table(head, rows, texts=2), TEXTS["peers"], *said, *failed, ""])
-
-
-def peers_text(result: PeersBenchmark) -> str:
-    lines = [f"{result.parameters:,} parameters, {result.sites} contributors, {result.machine}"]
-    for one in result.rounds:
-        figures = ", ".join(f"{name} {cell}" for (name, _, _), cell in zip(_COLUMNS, _cells(one), strict=True))
-        lines.append(f"whole rounds: {one.name}: {one.error or figures}")
-    return "\n".join(lines)
-
-
-def _cells(one: WholeRounds) -> list[str]:
-    found = [(of(one), kind) for _, of, kind in _COLUMNS]
-    return ["-" if value is None else format(value, kind) for value, kind in found]

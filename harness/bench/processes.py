@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -25,7 +25,6 @@ from harness.federation.processes import RunningFederation
 from protocol.errors import Unavailable
 from protocol.sharing import Side
 
-PROJECT: Final = Path(__file__).resolve().parents[2]
 ADOPTING: Final = """import ctypes, os, sys
 PR_SET_CHILD_SUBREAPER = 36
 if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -71,7 +70,6 @@ class Processes:
 
     folder: Path
     variables: Mapping[str, str] = field(repr=False)
-    cwd: Path | None = None
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, repr=False)
 
     def __enter__(self) -> Self:
@@ -93,55 +91,49 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=self.cwd or self.folder,
+                cwd=self.folder,
                 env=self.variables,
                 start_new_session=True,
             )
         return self._running[name].pid
 
-    def end(self, names: Sequence[str], within_s: float) -> None:
-        """Ask programs to end, and wait for it. Raises: Unavailable, when one ends with an error or not in time"""
-        for name in names:
-            self._running[name].send_signal(signal.SIGTERM)
+    def wait_for(self, holds: Callable[[], bool], names: Iterable[str], missing: str, within_s: float) -> None:
+        """Wait for what these programs do. Raises: Unavailable, when that is too long or one ends with an error"""
         deadline = time.monotonic() + within_s
-        for name in names:
-            try:
-                self._running[name].wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise Unavailable(f"{name} has not ended after {within_s:g} s: {self.tail(name)}") from None
-            self.check(name)
-
-    def wait_for_port(self, name: str, port: int, within_s: float = 90.0) -> None:
-        """Until somebody listens there. Raises: Unavailable"""
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            self.check(name)
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-            except OSError:
-                time.sleep(_LOOK_S)
-            else:
-                return
-        raise Unavailable(f"{name} does not listen after {within_s:g} s: {self.tail(name)}")
-
-    def wait_for_text(self, name: str, text: str, within_s: float = 120.0) -> None:
-        """Until a program's log holds it. Raises: Unavailable"""
-        deadline = time.monotonic() + within_s
-        while text not in (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace"):
-            self.check(name)
+        while not holds():
+            for name in names:
+                self.check(name)
             if time.monotonic() > deadline:
-                raise Unavailable(f"{name} has not said {text!r} after {within_s:g} s: {self.tail(name)}")
+                tails = "; ".join(f"{name}: {self.tail(name)}" for name in names)
+                raise Unavailable(f"{missing} after {within_s:g} s; {tails}")
             time.sleep(_LOOK_S)
 
-    def check(self, name: str, *, may_end: bool = True) -> None:
-        """Raises: Unavailable, when a program has ended with an error, or at all where it must not"""
-        code = self._running[name].poll()
-        if code or (code is not None and not may_end):
+    def wait_for_port(self, name: str, port: int, within_s: float = 90.0) -> None:
+        """Until somebody listens there. Raises: as ``wait_for``"""
+        self.wait_for(lambda: _listens(port), (name,), f"{name} does not listen", within_s)
+
+    def wait_for_text(self, name: str, text: str, within_s: float = 120.0) -> None:
+        """Until a program's log holds it. Raises: as ``wait_for``"""
+        self.wait_for(lambda: text in self._log(name), (name,), f"{name} has not said {text!r}", within_s)
+
+    def check(self, name: str) -> None:
+        """Raises: Unavailable, when a program has ended with an error"""
+        if code := self._running[name].poll():
             raise Unavailable(f"{name} ended with exit code {code}: {self.tail(name)}")
 
     def tail(self, name: str) -> str:
-        lines = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-        return " / ".join(line.strip()[:200] for line in lines[-_TAIL_LINES:])
+        return " / ".join(line.strip()[:200] for line in self._log(name).splitlines()[-_TAIL_LINES:])
+
+    def _log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def free_port() -> int:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ValidationError
 
-from harness.bench.ckks import CkksBenchmark, ckks_section
-from harness.bench.latency import LatencyBenchmark, latency_section
-from harness.bench.load import LoadBenchmark, load_section
+from harness.bench.ckks import CkksBenchmark
+from harness.bench.latency import LatencyBenchmark
+from harness.bench.load import LoadBenchmark
 from harness.bench.meter import TEXTS, Benchmark, RoundBenchmark, ServerCpu, table
-from harness.bench.peers import PeersBenchmark, peers_section
-from harness.bench.shards import ShardsBenchmark, shards_section
+from harness.bench.peers import PeersBenchmark
+from harness.bench.shards import ShardsBenchmark
 from harness.simulate.charts import COLOURS, drawn, tidy
 from protocol.errors import ConfigurationError
 from protocol.parameters import WORD_BITS
@@ -114,14 +114,14 @@ def _figure(rounds: Rounds, label: str, at: Reading, named: Callable[[RoundBench
 
 R = TypeVar("R", bound=BaseModel)
 ROUNDS: Final = "round_*.json"
-OTHERS: Final[tuple[tuple[str, type[Benchmark], Callable[[Any], str]], ...]] = (
-    ("peers_*.json", PeersBenchmark, peers_section),
-    ("ckks_*.json", CkksBenchmark, ckks_section),
-    ("latency_*.json", LatencyBenchmark, latency_section),
-    ("load_*.json", LoadBenchmark, load_section),
-    ("shards_*.json", ShardsBenchmark, shards_section),
+OTHERS: Final[tuple[tuple[str, type[Benchmark]], ...]] = (
+    ("peers_*.json", PeersBenchmark),
+    ("ckks_*.json", CkksBenchmark),
+    ("latency_*.json", LatencyBenchmark),
+    ("load_*.json", LoadBenchmark),
+    ("shards_*.json", ShardsBenchmark),
 )
-"""Files of the other benchmarks, in the order of the page, and what they add to it."""
+"""Files of the other benchmarks, in the order of the page."""
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
 _MEMORY_AGAINST_PARAMETERS_MB: Final = 100.0
 _TINY_PARAMETERS: Final = 1000
@@ -142,9 +142,9 @@ def page_of(folder: Path) -> str:
     parts = [TEXTS["introduction"], _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
     parts += [_growth(rounds), _fixed(tiny), _tags(rounds, every), _narrow(rounds, every)]
     everything: list[Benchmark] = [*every]
-    for pattern, kind, section in OTHERS:
+    for pattern, kind in OTHERS:
         found = _read_all(folder, pattern, kind)
-        parts += map(section, found)
+        parts += [one.section() for one in found]
         everything += found
     return "\n".join([*(part for part in parts if part), _where(everything)])
 

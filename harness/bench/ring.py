@@ -12,17 +12,16 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from harness.bench.meter import Benchmark, Figures, Spread, facts, scratch
+from harness.bench.meter import Benchmark, Figures, Spread, cpu_ns_each, facts, scratch
 from harness.bench.synthetic import parameters_for, update_of
 from harness.warm import warm
 from protocol.arithmetic import kernels
@@ -35,22 +34,11 @@ _BLOCKS: Final = 4
 _PIECE: Final = 1 << 16
 _KEY: Final = bytes(32)
 _SIMULATED_BITS: Final = (32, 36, 40)
-_NS: Final = 1e9
 _NARROW: Final = 48
 _BOUND: Final = 2**30
 _DIVISOR: Final = 8.0
 _TRIALS: Final = 2000
 Octets = NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Lifted:
-    """In a ring of ``bits``: how many sketches of ``trials`` had an entry that erred, and how many should have."""
-
-    bits: int
-    trials: int
-    erred: int
-    expected: float
 
 
 def sketched(update: Ring, challenge: bytes, parameters: StudyParameters) -> Signed:
@@ -65,21 +53,17 @@ def encoded(update: np.ndarray[tuple[int], np.dtype[np.float32]], parameters: St
     return out
 
 
-def share_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generator) -> int:
-    """In how many of ``trials`` fresh sharings of the entries, lifted by each server alone, any entry is wrong."""
+def lift_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generator) -> tuple[int, float]:
+    """In how many of ``trials`` fresh sharings in a ring of ``bits``, each share lifted by itself, any entry is wrong.
+
+    Returns: how many are, and how many should be by the sizes of the entries
+    """
     half, whole, erred = 1 << (bits - 1), 1 << bits, 0
     for _ in range(trials):
         a = rng.integers(-half, half, size=entries.size, dtype=np.int64)
-        b = entries - a
-        b = (b + half) % whole - half  # as B reads its share, signed
+        b = (entries - a + half) % whole - half  # as B reads its share, signed
         erred += bool(np.any(a + b != entries))
-    return erred
-
-
-def lift_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generator) -> Lifted:
-    """Count errors in a ring of ``bits``, beside what the sizes of the entries say."""
-    chance = -math.expm1(float(np.sum(np.log1p(-np.abs(entries) / 2.0**bits))))
-    return Lifted(bits, trials, share_errors(entries, bits, trials, rng), trials * chance)
+    return erred, trials * -math.expm1(float(np.sum(np.log1p(-np.abs(entries) / 2.0**bits))))
 
 
 def most_often(bits: int, parameters: StudyParameters) -> float:
@@ -103,6 +87,7 @@ class RingStage(Figures):
 class RingBenchmark(Benchmark):
     """``errors``: per ring size, sharings, sketches that erred, and how many should have by the entries' sizes."""
 
+    TITLE: ClassVar[str] = "Rings of 64 and 48 bits, CPU ns per parameter"
     parameters: int
     repeats: int
     load: float
@@ -133,14 +118,13 @@ def benchmark_ring(parameters: int, repeats: int) -> RingBenchmark:
     study, rng = parameters_for(dimension, 11), np.random.default_rng(48)
     update = encoded(update_of(1, dimension), study, bytes(32))
     entries = sketched(update, hashlib.sha256(b"ring").digest(), study)
-    found = [lift_errors(entries, bits, _TRIALS, rng) for bits in _SIMULATED_BITS]
     return RingBenchmark(
         parameters=dimension,
         repeats=repeats,
         **facts(f"variant ring --parameters {parameters} --repeats {repeats}"),
         load=load,
         stages=stages,
-        errors=tuple((one.bits, one.trials, one.erred, one.expected) for one in found),
+        errors=tuple((bits, _TRIALS, *lift_errors(entries, bits, _TRIALS, rng)) for bits in _SIMULATED_BITS),
         error_per_site_and_round=float(np.abs(entries).sum()) / 2.0**_NARROW,
         error_at_most=most_often(_NARROW, study),
     )
@@ -252,36 +236,9 @@ def _octets(piece: slice) -> slice:
 
 def _timed(stage: Stage, repeats: int, dimension: int) -> RingStage:
     """In turns, after one turn that compiles and does not count."""
-    turns = [(_cpu_ns(stage.ring_64, dimension), _cpu_ns(stage.ring_48, dimension)) for _ in range(repeats + 1)][1:]
+    turns = [
+        (cpu_ns_each(stage.ring_64, dimension), cpu_ns_each(stage.ring_48, dimension)) for _ in range(repeats + 1)
+    ][1:]
     wide, narrow = (list(one) for one in zip(*turns, strict=True))
     ratio = [two / one for one, two in turns]
     return RingStage(name=stage.name, ring_64=Spread.of(wide), ring_48=Spread.of(narrow), ratio=Spread.of(ratio))
-
-
-def _cpu_ns(work: Callable[[], object], dimension: int) -> float:
-    begun = time.process_time()
-    work()
-    return (time.process_time() - begun) * _NS / dimension
-
-
-def ring_text(result: RingBenchmark) -> str:
-    lines = [
-        f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats} in turns, "
-        f"load {result.load:.1f}, {result.machine}; bytes per parameter 8 and 6"
-    ]
-    lines += [
-        f"{one.name}: {one.ring_64} in 64 bits, {one.ring_48} in 48, ratio {one.ratio.median:.2f} "
-        f"({one.ratio.low:.2f} to {one.ratio.high:.2f})"
-        for one in result.stages
-    ]
-    lines += [
-        f"lifting a sketch from {bits} bits: {erred} of {trials:,} sharings erred, {expected:.1f} expected"
-        for bits, trials, erred, expected in result.errors
-    ]
-    return "\n".join(
-        [
-            *lines,
-            f"from 48 bits: {result.error_per_site_and_round:.2g} a site and round for this update of the clip norm, "
-            f"at most {result.error_at_most:.2g} for any",
-        ]
-    )

@@ -7,8 +7,6 @@ the next round are in stock. So ``distances`` holds one lock, sketch and product
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +19,8 @@ import numpy as np
 from client_agent.learning.data import Examples, LocalData
 from harness.bench import meter
 from harness.bench.meter import BothServers, RoundBenchmark, ServerCpu, facts, scratch
-from harness.bench.processes import PROJECT, ServersOnly, counters
-from harness.bench.round_parties import KEPT_OPEN, Contribute, Open, Played, ScriptedRequester
+from harness.bench.processes import ServersOnly, counters
+from harness.bench.round_parties import KEPT_OPEN, ContributorProcess, Played, ScriptedRequester
 from harness.bench.synthetic import (
     Place,
     SyntheticAgent,
@@ -33,7 +31,7 @@ from harness.bench.synthetic import (
 )
 from harness.federation.processes import FederationSpec, SiteSpec
 from harness.warm import warm
-from protocol.errors import ProtocolViolation, Unavailable
+from protocol.errors import ProtocolViolation
 from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import WORD_BITS, RingBits
 from protocol.sharing import Side
@@ -44,38 +42,6 @@ _WARM_UP_VALUES: Final = 10**7
 _WARM_UP_SITES: Final = 10
 _ROUND_DEADLINE_S: Final = 4 * 3600.0
 _MASKED_SUM: Final = "masked_sum"
-
-
-class ContributorProcess:
-    """The process that plays all contributors."""
-
-    def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "harness.bench.round_parties", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=PROJECT,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def play(self, command: Contribute | Open) -> Played:
-        """Raises: Unavailable, when the process has ended"""
-        assert self._process.stdin is not None, "opened as a pipe"
-        assert self._process.stdout is not None, "opened as a pipe"
-        self._process.stdin.write(command.model_dump_json() + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise Unavailable(f"the contributors' process ended with exit code {self._process.wait()}")
-        return Played.model_validate_json(answer)
-
-    def close(self) -> None:
-        with self._process as ending:  # closes both pipes
-            ending.communicate()
 
 
 @dataclass
@@ -195,11 +161,11 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
         record = requester.prepare(announcement, weights, own)
     del own
     with phases.phase("contributing"):
-        contributed = contributors.play(Contribute(study=study, announcement=announcement, weights=weights))
-        requester.send_vector(record)
+        contributed = contributors.contribute(study, announcement, weights)
+        requester.send_half(record, vector=True)
     phases.seconds["contributing"] -= contributed.making_s
     with phases.phase("distances"):
-        requester.send_seed(record)
+        requester.send_half(record, vector=False)
         measured = requester.measure(announcement, weights)
     with phases.phase("sum"):
         past = requester.release(measured)
@@ -210,7 +176,7 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
         meter.wait_until_idle(servers.pids)
     del phases.seconds["correlations"]  # in the background of whatever the sites do next
     with phases.phase("output"):
-        opened = contributors.play(Open(study=study, past=past))
+        opened = contributors.open(study, past)
     difference = _difference(requester, requester.average(past))
     requester.agent.tidy(study)
     return _Round(phases, contributed, opened, difference)
@@ -263,26 +229,3 @@ def _spec(sites: int) -> FederationSpec:
     part = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
     data = LocalData(part, part)
     return FederationSpec("bench", _REQUESTER, tuple(SiteSpec(name, data) for name in names), ports=(0, 0))
-
-
-def round_text(result: RoundBenchmark) -> str:
-    cpu = result.cpu_ns_per_parameter_contributor
-    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.seconds_by_phase.items())
-    return "\n".join(
-        (
-            f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
-            f"seconds: {result.seconds:.2f} ({phases})",
-            f"bytes per parameter: up {result.bytes_up_per_parameter:.3f}, down {result.bytes_down_per_parameter:.3f}",
-            f"bytes between the servers: {result.bytes_between_servers_per_contributor:,.0f} a contributor, "
-            f"{result.bytes_between_servers_per_parameter:.3f} a parameter",
-            f"servers' CPU, ns per parameter and contributor: distances {cpu.distances:.1f}, sum {cpu.sum:.2f}, "
-            f"ingest {cpu.ingest:.1f}, output {cpu.output:.1f}{f', tags {cpu.tags:.2f}' if result.tags else ''}",
-            f"an agent's CPU, ns per parameter: {result.agent_cpu_ns_per_parameter:.1f}",
-            f"numpy's plain average, ns per parameter: {result.plain_fedavg_cpu_ns_per_parameter:.1f}",
-            f"peak memory, MB: A {result.server_peak_rss_mb.a:.0f} (idle {result.server_idle_rss_mb.a:.0f}), "
-            f"B {result.server_peak_rss_mb.b:.0f} (idle {result.server_idle_rss_mb.b:.0f}), "
-            f"agent {result.agent_peak_rss_mb:.0f} (idle {result.agent_idle_rss_mb:.0f})",
-            f"upload: {result.upload_gb_per_s:.2f} GB/s",
-            f"largest difference to numpy's average: {result.max_abs_difference_to_plain:.2g}",
-        )
-    )

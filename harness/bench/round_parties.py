@@ -1,29 +1,29 @@
-"""The scripted requester of a benchmark: the agent's own messages, queries and checks, one step at a time.
+"""Parties of a benchmark's round, with the agent's own messages, queries and checks.
 
-``python -m harness.bench.round_parties FOLDER`` reads one command a line on standard input and answers each with one
-line. CPU time and memory are its own, so they are an agent's; making synthetic updates is not counted as CPU time.
+A scripted requester goes one step at a time; all contributors are in a process of their own, whose CPU time and memory
+are an agent's. Making synthetic updates is not counted as CPU time.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from client_agent.net.envelopes import Body
 from client_agent.requester.openings import query_vector, seal_queries
 from client_agent.study.contribution import ENCODED, ContributionRecord, EncodedFile
 from harness.attack.forgeries import release_set
-from harness.bench.meter import Figures
 from harness.bench.synthetic import Place, SyntheticAgent, Vector, numerator_of, terms_of, update_of
 from host.randomness import SystemRandomness
 from protocol.errors import ProtocolViolation, Unavailable
@@ -124,19 +124,10 @@ class ScriptedRequester:
         numerator = self._numerators[self.agent.site]
         return self.agent.prepare(self.study, announcement, numerator, update, weights.tag_seed)
 
-    def send_vector(self, record: ContributionRecord) -> None:
-        """The large half of the contribution: the round cannot lock before the other half."""
-        self._send_half(record, self._vector_side)
-
-    def send_seed(self, record: ContributionRecord) -> None:
-        """The small half; both servers now hold everything."""
-        self._send_half(record, self._vector_side.other)
-
-    @property
-    def _vector_side(self) -> Side:
-        return vector_side(self._roster.place(self.agent.site))
-
-    def _send_half(self, record: ContributionRecord, side: Side) -> None:
+    def send_half(self, record: ContributionRecord, *, vector: bool) -> None:
+        """Send the large half, or the small one, without which the round cannot lock."""
+        large = vector_side(self._roster.place(self.agent.site))
+        side = large if vector else large.other
         folder = self.agent.journal(self.study).attempt_folder(record.round, record.attempt)
         body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]))
         self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
@@ -263,34 +254,13 @@ class ScriptedRequester:
         return np.asarray(self.agent.open_output(self.study, past), dtype=np.float32)
 
 
-KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each command
+KEPT_OPEN: Final = 101  # sites, the requester among them; connections of more are opened anew for each step
 
 
-class Contribute(Figures):
-    """Every listed site checks its policy, makes its update, encodes, shares, seals and sends it."""
+@dataclass
+class Played:
+    """Cost of one step, summed over the sites. ``making_s``: wall time of the synthetic updates."""
 
-    kind: Literal["contribute"] = "contribute"
-    study: Study
-    announcement: Announcement
-    weights: WeightList
-
-
-class Open(Figures):
-    """Every listed site fetches and opens the released sum."""
-
-    kind: Literal["open"] = "open"
-    study: Study
-    past: PastRelease
-
-
-Command = Annotated[Contribute | Open, Field(discriminator="kind")]
-COMMANDS: Final[TypeAdapter[Contribute | Open]] = TypeAdapter(Command)
-
-
-class Played(BaseModel):
-    """Cost of one command, summed over the sites. ``making_s``: wall time of the synthetic updates."""
-
-    model_config = ConfigDict(extra="forbid")
     cpu_ns: int = 0
     making_s: float = 0.0
     sealed_bytes: int = 0
@@ -309,42 +279,46 @@ class Played(BaseModel):
 
 
 class Contributors:
-    """All contributors of a federation, in one process."""
+    """All contributors of a federation, one after the other; for a process of their own."""
 
     def __init__(self, folder: Path) -> None:
         self._place = Place(folder)
         self._roster = self._place.roster()
         self._open: dict[str, SyntheticAgent] = {}
 
-    def play(self, command: Contribute | Open) -> Played:
-        """Every listed site does its part, one after the other."""
+    def contribute(self, study: Study, announcement: Announcement, weights: WeightList) -> Played:
+        """Every listed site checks its policy, makes its update, encodes, shares, seals and sends it."""
         played = Played()
-        if isinstance(command, Contribute):
-            for site in command.announcement.listed:
-                self._contribute(command, site, played)
-        else:
-            for site in command.past.announcement.listed:
-                with self._agent(site) as agent:
-                    with played.by(agent):
-                        agent.open_output(command.study, command.past)
-                    agent.tidy(command.study)
+        for site in announcement.listed:
+            self._contribute(study, announcement, weights, site, played)
         return played
 
-    def _contribute(self, command: Contribute, site: str, played: Played) -> None:
-        study, place = command.study, self._roster.place(site)
+    def open(self, study: Study, evidence: str) -> Played:
+        """Every listed site fetches and opens the released sum; ``evidence`` is the release as JSON."""
+        played, past = Played(), PastRelease.model_validate_json(evidence)
+        for site in past.announcement.listed:
+            with self._agent(site) as agent:
+                with played.by(agent):
+                    agent.open_output(study, past)
+                agent.tidy(study)
+        return played
+
+    def _contribute(
+        self, study: Study, announcement: Announcement, weights: WeightList, site: str, played: Played
+    ) -> None:
+        place = self._roster.place(site)
         begun = time.perf_counter()
         update = update_of(place, study.parameters.dimension)
         played.making_s += time.perf_counter() - begun
         numerator = numerator_of(place, study.parameters.weight_grid)
         with self._agent(site) as agent:
             with played.by(agent):
-                agent.check_policy(study, command.announcement, command.weights)
-                seed = command.weights.tag_seed
-                record = agent.prepare(study, command.announcement, numerator, update, seed)
-                done = agent.send(study, record)
+                agent.check_policy(study, announcement, weights)
+                record = agent.prepare(study, announcement, numerator, update, weights.tag_seed)
+                sealed_bytes, upload_s = agent.send(study, record)
             agent.tidy(study)
-        played.sealed_bytes += done.sealed_bytes
-        played.upload_s += done.upload_s
+        played.sealed_bytes += sealed_bytes
+        played.upload_s += upload_s
 
     @contextmanager
     def _agent(self, site: str) -> Iterator[SyntheticAgent]:
@@ -359,22 +333,38 @@ class Contributors:
         finally:
             agent.close()
 
+
+class ContributorProcess:
+    """The process that plays all contributors: its CPU time and memory are theirs alone."""
+
+    def __init__(self, folder: Path) -> None:
+        context = get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(folder,))
+        self.pid = self._pool.submit(os.getpid).result()
+
+    def contribute(self, study: Study, announcement: Announcement, weights: WeightList) -> Played:
+        return self._played("contribute", study, announcement, weights)
+
+    def open(self, study: Study, past: PastRelease) -> Played:
+        return self._played("open", study, past.model_dump_json())  # a signed message is of a class made at run time
+
+    def _played(self, step: Literal["contribute", "open"], *arguments: object) -> Played:
+        try:
+            return self._pool.submit(_play, step, *arguments).result()
+        except BrokenProcessPool:
+            raise Unavailable("the contributors' process was ended from outside: is there enough memory?") from None
+
     def close(self) -> None:
-        for agent in self._open.values():
-            agent.close()
+        self._pool.shutdown()
 
 
-def main(folder: Path) -> None:
-    """Answer commands until standard input ends."""
-    contributors = Contributors(folder)
-    try:
-        for line in sys.stdin:
-            played = contributors.play(COMMANDS.validate_json(line))
-            sys.stdout.write(played.model_dump_json() + "\n")
-            sys.stdout.flush()
-    finally:
-        contributors.close()
+_here: list[Contributors] = []
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def _begin(folder: Path) -> None:
+    _here.append(Contributors(folder))
+
+
+def _play(step: Literal["contribute", "open"], *arguments: object) -> Played:
+    played: Played = getattr(_here[0], step)(*arguments)
+    return played

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
+from pydantic import Field
 
-from harness.bench.meter import TEXTS, Benchmark, Figures, facts, scratch
+from harness.bench.meter import Benchmark, Figures, facts, scratch, table
 from harness.warm import warm
 from protocol.arithmetic.ring import SEED_BYTES, Usage, expand, octets
 from protocol.channel.sealing import encrypt_body
@@ -54,47 +55,36 @@ class ByWorkers(Figures):
 class ShardsBenchmark(Benchmark):
     """One side's passes over the same stored shares, by number of workers; all gave the same bits."""
 
+    TITLE: ClassVar[str] = "Passes by ranges: {parameters:,} parameters, {shares} shares"
+    KIND: ClassVar[str] = "shards"
     parameters: int
     shares: int
     range_parameters: int
     load: float
     stored_bytes: int
-    runs: tuple[ByWorkers, ...]
+    runs: tuple[ByWorkers, ...] = Field(repr=False)
 
-
-def shards_section(result: ShardsBenchmark) -> str:
-    """One run of ``moiety lab bench shards``."""
-    n = result.parameters * result.shares
-    head = (
-        "| workers | pass | seconds | CPU s, workers | of the busiest | its part | CPU s, server "
-        "| ns per parameter and share | GB read | MB, a worker |\n| ---: | --- |" + " ---: |" * 8 + "\n"
-    )
-    rows = "".join(
-        f"| {run.workers} | {name} | {one.seconds:.1f} | {one.workers_cpu_seconds:.2f} "
-        f"| {one.busiest_worker_cpu_seconds:.2f} | {_part(one)} | {one.server_cpu_seconds:.3f} "
-        f"| {one.workers_cpu_seconds / n * 1e9:.1f} | {one.bytes_read / 1e9:.2f} | {run.worker_peak_rss_mb:.0f} |\n"
-        for run in result.runs
-        for name, one in (("sketch", run.sketch), ("sum", run.sum))
-    )
-    title = f"## Passes by ranges: {result.parameters:,} parameters, {result.shares} shares"
-    return f"{title}\n\n{TEXTS['shards']}\nLoad before it began: {result.load:.1f}.\n\n{head}{rows}\n{_larger(result)}"
-
-
-def _part(one: Pass) -> str:
-    return f"{one.busiest_worker_cpu_seconds / one.workers_cpu_seconds:.2f}"
-
-
-def _larger(result: ShardsBenchmark) -> str:
-    """The same per parameter, ten times as many: no measurement."""
-    of = min(result.runs, key=lambda run: run.sketch.workers_cpu_seconds + run.sum.workers_cpu_seconds)
-    more = 10
-    return (
-        f"Extrapolated, not measured: {more * result.parameters:,} parameters of {result.shares} shares take "
-        f"{more * of.sketch.workers_cpu_seconds:.0f} CPU seconds of sketches and "
-        f"{more * of.sum.workers_cpu_seconds:.0f} of sums, divided by the workers, "
-        f"{more * (of.sketch.server_cpu_seconds + of.sum.server_cpu_seconds):.0f} of the server's own, and "
-        f"{more * result.stored_bytes / 1e9:.0f} GB of stored shares.\n"
-    )
+    def section(self) -> str:
+        """A row for each pass, with its CPU per parameter and share."""
+        n = self.parameters * self.shares
+        head = ("pass", "workers", "seconds", "CPU s, workers", "of the busiest", "CPU s, server")
+        rows = [
+            (
+                name,
+                str(run.workers),
+                f"{one.seconds:.1f}",
+                f"{one.workers_cpu_seconds:.2f}",
+                f"{one.busiest_worker_cpu_seconds:.2f}",
+                f"{one.server_cpu_seconds:.3f}",
+                f"{one.workers_cpu_seconds / n * 1e9:.1f}",
+                f"{one.bytes_read / 1e9:.2f}",
+                f"{run.worker_peak_rss_mb:.0f}",
+            )
+            for run in self.runs
+            for name, one in (("sketch", run.sketch), ("sum", run.sum))
+        ]
+        more = ("ns per parameter and share", "GB read", "MB, a worker")
+        return f"{super().section()}\n{table((*head, *more), rows, texts=1)}"
 
 
 _PIECE: Final = 2**20

@@ -131,14 +131,6 @@ class Place:
         return self.folder / "ca.pem"
 
 
-@dataclass(frozen=True)
-class Sent:
-    """One contribution's way to both servers."""
-
-    sealed_bytes: int
-    upload_s: float
-
-
 def terms_of(study: Study, roster: Roster) -> Terms:
     """Return the terms by which sites and requester judge a list, under the shipped policy."""
     rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
@@ -186,14 +178,14 @@ class SyntheticAgent:
         journal_encoded(made, encoded_path(journal, study, announcement), weight, grid)
         return make_contribution(at, announcement, 1, randomness, journal, tag_seed)
 
-    def send(self, study: Study, record: ContributionRecord) -> Sent:
-        """Upload both shares at once; returns with both receipts."""
+    def send(self, study: Study, record: ContributionRecord) -> tuple[int, float]:
+        """Upload both shares at once, until both receipts are there; sealed bytes, and seconds."""
         folder = self.journal(study).attempt_folder(record.round, record.attempt)
         size = sum((folder / f"{side}.sealed").stat().st_size for side in Side)
         begun = time.perf_counter()
         at = AtSite(study, self.site, self.roster)
         send_contribution(record, at, study.digest(), self.clients, self.journal(study))
-        return Sent(size, time.perf_counter() - begun)
+        return size, time.perf_counter() - begun
 
     def open_output(self, study: Study, past: PastRelease) -> NDArray[np.float32]:
         """Fetch both halves of the sum, check the evidence, open the average."""

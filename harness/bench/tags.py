@@ -8,17 +8,16 @@ but four elements.
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.attack.scripted_agents import ROSTER
 from harness.attack.tagged_round import CONTRIBUTORS, TaggedRound
-from harness.bench.meter import Benchmark, Spread, facts
+from harness.bench.meter import Benchmark, Spread, cpu_ns_each, facts
 from harness.warm import warm
 from protocol.arithmetic.ring import Ring, octets
 from protocol.channel.sealing import CHUNK_BYTES, Octets
@@ -29,13 +28,13 @@ from protocol.protection.shares import CheckedHalves, with_tags
 from protocol.release import AverageOpener, masking_side
 
 _PIECE_BYTES: Final = 2**18
-_NS: Final = 1e9
 TARGET_NS: Final = 5.0
 
 
 class TagsBenchmark(Benchmark):
     """CPU nanoseconds per parameter: with tags, without, and the difference; ``added`` is both together."""
 
+    TITLE: ClassVar[str] = "What tags add at a site, CPU ns per parameter"
     parameters: int
     repeats: int
     load: float
@@ -59,7 +58,7 @@ def benchmark_tags(parameters: int, repeats: int) -> TagsBenchmark:
     timed: dict[str, list[float]] = {name: [] for name in ("split_with", "split_without", "open_with", "open_without")}
     for _ in range(repeats):
         for name, found in timed.items():
-            found.append(_cpu_s(getattr(site, name)) * _NS / parameters)
+            found.append(cpu_ns_each(getattr(site, name), parameters))
     split = np.subtract(timed["split_with"], timed["split_without"])
     opened = np.subtract(timed["open_with"], timed["open_without"])
     return TagsBenchmark(
@@ -132,22 +131,3 @@ class _Site:
             opener.open_into(out[start : start + masked.size], masked, start)
         opener.finish()
         return out
-
-
-def _cpu_s(call: Callable[[], object]) -> float:
-    begun = time.process_time()
-    call()
-    return time.process_time() - begun
-
-
-def tags_text(result: TagsBenchmark) -> str:
-    return "\n".join(
-        (
-            f"{result.parameters:,} parameters, CPU ns per parameter, medians and quartiles of {result.repeats}, load "
-            f"{result.load:.1f}, {result.machine}",
-            f"a vector split: {result.split_with} with tags, {result.split_without} without, added "
-            f"{result.split_added}",
-            f"a sum opened: {result.open_with} with tags, {result.open_without} without, added {result.open_added}",
-            f"both: added {result.added} (target: at most {result.target:g})",
-        )
-    )

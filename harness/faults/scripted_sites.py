@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -206,15 +207,16 @@ class ScriptedSite:
                 self.wrong.append(f"wrong receipt: {self.name} for {name}")
 
     def _shares(self, announcement: Announcement, attempt: int, name: str) -> dict[Side, bytes]:
-        kept = {side: self.journal.sent.get(f"{name} {side.value}") for side in Side}
-        if None in kept.values():
+        return self.made(name, self.update(announcement.round), announcement, attempt)
+
+    def made(self, name: str, update: Ring, announcement: Announcement, attempt: int) -> dict[Side, bytes]:
+        """A whole contribution of an update, the same whenever it is asked for."""
+        sent = self.journal.sent
+        if f"{name} a" not in sent:
             rand = derive(hashlib.sha256(f"{self.name} {name}".encode()).digest(), "share")
-            made = honest_contribution(
-                self.update(announcement.round), announcement, self.name, self.roster_of(announcement), rand, attempt
-            )
-            for side in Side:
-                self.journal.sent[f"{name} {side.value}"] = made[side].sealed()
-        return {side: self.journal.sent[f"{name} {side.value}"] for side in Side}
+            found = honest_contribution(update, announcement, self.name, self.roster_of(announcement), rand, attempt)
+            sent.update({f"{name} {side.value}": found[side].sealed() for side in Side})
+        return {side: sent[f"{name} {side.value}"] for side in Side}
 
     def roster_of(self, announcement: Announcement) -> Roster:
         """Under which the round runs. Requires: this site has that link"""
@@ -258,10 +260,10 @@ _ANOTHER: Final = "another"
 
 
 class LyingSite(ScriptedSite):
-    """Tells its ``lies`` once per attempt and server. ``told`` counts them."""
+    """Tells its ``lies``, if any, once per attempt and server; ``told`` counts them."""
 
     lies: frozenset[Lie] = frozenset()
-    told: Callable[[str], None] = staticmethod(lambda lie: None)
+    told: Counter[str]
 
     async def contribute(self, side: Side, view: RoundView) -> None:
         if view.announcement.message.roster_head not in (None, *self.journal.chain.digests):
@@ -282,14 +284,8 @@ class LyingSite(ScriptedSite):
         return {Side.A: made[Side.A], Side.B: self._another(announcement, attempt)[Side.B]}
 
     def _another(self, announcement: Announcement, attempt: int) -> dict[Side, bytes]:
-        """A whole contribution of another update, the same whenever it is asked for."""
-        name = f"{_ANOTHER} {announcement.round} {attempt}"
-        if f"{name} a" not in self.journal.sent:
-            rand = derive(hashlib.sha256(f"{self.name} {name}".encode()).digest(), "share")
-            update = self.update(announcement.round) + self.update(announcement.round + 100)
-            made = honest_contribution(update, announcement, self.name, self.roster_of(announcement), rand, attempt)
-            self.journal.sent.update({f"{name} {side.value}": made[side].sealed() for side in Side})
-        return {side: self.journal.sent[f"{name} {side.value}"] for side in Side}
+        update = self.update(announcement.round) + self.update(announcement.round + 100)
+        return self.made(f"{_ANOTHER} {announcement.round} {attempt}", update, announcement, attempt)
 
     async def _tell(self, lie: Lie, side: Side, view: RoundView, place: str) -> None:
         if lie is Lie.TWO_FACES or self.journal.sent.setdefault(f"lie {lie} {place}", b"") != b"":
@@ -300,7 +296,7 @@ class LyingSite(ScriptedSite):
         except httpx.TransportError:
             return
         self.journal.sent[f"lie {lie} {place}"] = b"told"
-        self.told(lie.value)
+        self.told[f"lie: {lie}"] += 1
         if answer.status < _TAKEN and lie is not Lie.DOUBLED:
             self.wrong.append(f"took a lie: server {side.value} took {lie.value} of {self.name}")
 

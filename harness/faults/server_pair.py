@@ -27,19 +27,18 @@ from harness.faults.schedule import Died, PowerCut, Reaching
 from harness.faults.simulation import STARTED_AGAIN_S
 from harness.federation.clocks import SIDE, VirtualClock, VirtualLoop
 from harness.federation.network import Carrier, Network
-from harness.federation.server_apps import Dealt
+from harness.federation.server_apps import Dealt, answer_to, scope_of
 from protocol.channel.commitment import MessageDigest, head_digest
 from protocol.channel.message import unpack_frame
 from protocol.channel.sealing import SealedMessage
 from protocol.channel.signing import MAX_AGE_S, DigestField
 from protocol.errors import HistoryUnknown, MoietyError, PeerUnreachable
-from protocol.messages import paths
 from protocol.messages.control import Party
-from protocol.messages.peer import Histories, ProductsHeader
+from protocol.messages.peer import ProductsHeader
 from protocol.sharing import Side
 from servers.api.authentication import ENCLOSED, _key_of
 from servers.app import create_app
-from servers.peer_client import Method, heard, told
+from servers.peer_client import Method, PeerClient
 from servers.problems import error_from
 from servers.rounds.intake import Caller
 from servers.server import Server
@@ -265,12 +264,9 @@ def _digest(field: DigestField, body: bytes) -> bytes:
 
 
 async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: list[httpx.Response]) -> None:
-    """A body comes in two pieces, and others have their turn between. ``left`` gets the answer once it has left."""
-    content = request.content
-    half = len(content) // 2
-    coming = [content[half:], content[:half]]
-    bodies: list[bytes] = []
-    begun: dict[str, Any] = {}
+    """A body comes in two pieces, and others have their turn between."""
+    half = len(request.content) // 2
+    coming = [request.content[half:], request.content[:half]]
 
     async def receive() -> dict[str, Any]:
         if len(coming) == 1:
@@ -279,22 +275,8 @@ async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: l
             await asyncio.Event().wait()
         return {"type": "http.request", "body": coming.pop(), "more_body": bool(coming)}
 
-    async def send(message: Any) -> None:  # noqa: ANN401  # as ASGI declares it
-        if message["type"] == "http.response.start":
-            begun.update(message)
-        else:
-            bodies.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                left.append(httpx.Response(begun["status"], content=b"".join(bodies)))
-
-    url = request.url
-    scope = {
-        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1",
-        "method": request.method, "scheme": "http", "path": url.path, "raw_path": url.raw_path.split(b"?")[0],
-        "query_string": url.query, "headers": [], "server": ("a", 80), "client": ("127.0.0.1", 1), "root_path": "",
-        "app": app, ENCLOSED: request.extensions["caller"],
-    }  # fmt: skip
-    await inside(scope, receive, send)
+    scope = {**scope_of(request), "headers": [], "app": app, ENCLOSED: request.extensions["caller"]}
+    await answer_to(inside, scope, receive, left)
 
 
 _FIRST_REDIRECT: Final = 300
@@ -323,74 +305,40 @@ class Answered:
         return self.status < _FIRST_REDIRECT
 
 
-class LightPeer:
-    """As PeerClient. What leaves of correlations is noted: which, for what bytes, and whether they were marked."""
+class LightPeer(PeerClient):
+    """Without envelopes. What leaves of correlations is noted: which, for what bytes, and whether they were marked."""
 
     def __init__(self, pair: Pair, server: Server) -> None:
-        self._pair, self._server = pair, server
-
-    async def get(self, path: str, kind: str) -> bytes:
-        return await self._asked("GET", path, b"", kind)
-
-    async def post(self, path: str, body: bytes, kind: str, most_bytes: int = 0) -> bytes:
-        if kind == "products":
-            self._note(body)
-        return await self._asked("POST", path, body, kind)
-
-    async def put(self, path: str, body: bytes, kind: str) -> bytes:
-        return await self._asked("PUT", path, body, kind)
-
-    async def put_sealed(self, path: str, message: SealedMessage, length: int, kind: str) -> bytes:
-        body = b"".join((message.head, *message.body))
-        return await self._asked("PUT", path, body, kind, DigestField.SEALED_HEAD, head_digest(message.head))
-
-    async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
-        yield await self._asked("GET", path, b"", kind)
+        self._pair, self._server, self._comparing = pair, server, asyncio.Lock()
 
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def compare(self) -> None:
-        """Both servers say how far they came, as PeerClient does. Raises: RolledBack"""
-        told_now = told(self._server).canonical()
-        heard(self._server, Histories.parse(await self._once("POST", paths.PEER_HISTORY, told_now, "history")))
-        self._server.history.require_current()
+    async def put_sealed(self, path: str, message: SealedMessage, length: int, kind: str) -> bytes:
+        await self._compared()
+        body = b"".join((message.head, *message.body))
+        return await self._carried("PUT", path, body, kind, (DigestField.SEALED_HEAD, head_digest(message.head)))
 
-    async def _asked(
-        self,
-        method: Method,
-        path: str,
-        body: bytes,
-        kind: str,
-        field: DigestField = DigestField.CONTENT,
-        digest: bytes | None = None,
-    ) -> bytes:
-        self._server.history.require_current()
-        if not self._server.history.compared:
-            await self.compare()
-        try:
-            return await self._once(method, path, body, kind, field, digest)
-        except HistoryUnknown:
-            await self.compare()
-            return await self._once(method, path, body, kind, field, digest)
+    async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
+        yield await self.get(path, kind)
 
-    async def _once(
-        self,
-        method: Method,
-        path: str,
-        body: bytes,
-        kind: str,
-        field: DigestField = DigestField.CONTENT,
-        digest: bytes | None = None,
+    async def _once(self, method: Method, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
+        if kind == "products":
+            self._note(body)
+        return await self._carried(method, path, body, kind, (DigestField.CONTENT, hashlib.sha256(body).digest()))
+
+    async def _carried(
+        self, method: Method, path: str, body: bytes, kind: str, signed: tuple[DigestField, bytes]
     ) -> bytes:
-        me = self._server.roster.operator_a
-        stated = hashlib.sha256(body).digest() if digest is None else digest
         try:
-            answer = await self._pair.asked(me, Side.B, method, path, body, kind, (field, stated))
+            answer = await self._pair.asked(self._server.roster.operator_a, Side.B, method, path, body, kind, signed)
         except httpx.TransportError as error:
             raise PeerUnreachable(f"the peer is out of reach: {error}") from None
         if answer.status >= _FIRST_ERROR:
-            raise error_from(answer.body, answer.status)
+            refused = error_from(answer.body, answer.status)
+            if isinstance(refused, HistoryUnknown):
+                self._server.history.compared = False
+            raise refused
         return answer.body
 
     def _note(self, frame: bytes) -> None:

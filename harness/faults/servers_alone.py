@@ -23,9 +23,11 @@ from harness.faults.schedule import (
     Disks,
     FaultyNetwork,
     Lies,
+    Migrated,
     Party,
     RosterChanged,
     Schedule,
+    Timed,
 )
 from harness.faults.scripted_requester import PLAIN, ScriptedRequester
 from harness.faults.scripted_sites import Journal, LyingSite, Script, ScriptedSite
@@ -43,12 +45,6 @@ _ROSTER_LOOKED_AT_EVERY_S: Final = 1.0
 _DATABASE_LOOKED_AT_EVERY_S: Final = 60.0
 """More rarely than servers do: no older database takes the place of one that is served from here."""
 _FOLLOWED_WITHIN_S: Final = 120.0
-
-
-def _requester(schedule: Schedule) -> type[ScriptedRequester]:
-    """One that gives up only when the accidents are long over."""
-    until_s = max((one.at_s + (one.for_s or 0.0) for one in schedule.timed), default=0.0)
-    return type("Requester", (ScriptedRequester,), {"accidents_until_s": until_s})
 
 
 class ServersAlone(Simulation):
@@ -83,15 +79,15 @@ class ServersAlone(Simulation):
         """Begins, or goes on with what is on its disk."""
         if self.schedule.smooth is not None:
             journal.hiding = Hiding(self._made.state, name, self._update, SITES[0])
-        kind = _requester(self.schedule) if name == SITES[0] else self._contributor(name)
-        return kind(self.pair, self._script, self._made.party_of(name), self._made.keys_of(name), journal, self.wrong)
-
-    def _contributor(self, name: str) -> type[ScriptedSite]:
-        lies = frozenset(
-            lie for one in self.schedule.faults if isinstance(one, Lies) and one.who == name for lie in one.lies
-        )
-        told = staticmethod(lambda lie: self.network.injected.update({f"lie: {lie}": 1}))
-        return type("Liar", (LyingSite,), {"lies": lies, "told": told}) if lies else ScriptedSite
+        kind = ScriptedRequester if name == SITES[0] else LyingSite
+        site = kind(self.pair, self._script, self._made.party_of(name), self._made.keys_of(name), journal, self.wrong)
+        if isinstance(site, ScriptedRequester):  # gives up only when the accidents are long over
+            ends_s = (one.at_s + (one.for_s or 0.0) for one in self.schedule.timed)
+            site.accidents_until_s = max(ends_s, default=0.0)
+        elif isinstance(site, LyingSite):
+            told = [one.lies for one in self.schedule.faults if isinstance(one, Lies) and one.who == name]
+            site.lies, site.told = frozenset(lie for lies in told for lie in lies), self.network.injected
+        return site
 
     def run(self) -> Simulated:
         with ExitStack() as stack:
@@ -186,14 +182,24 @@ class ServersAlone(Simulation):
     def later(self, at_s: float, action: Action) -> None:
         self.loop.call_later(at_s, action)
 
-    def change_roster(self, change: RosterChanged) -> None:
-        self.rosters.change(change)
-        if change.adds and change.adds not in self.sites:
-            self.sites[change.adds] = self._site(change.adds, Journal(self._made.first))
-            self._start(change.adds)
-
-    def follow_roster(self, change: RosterChanged) -> None:
-        self.rosters.give(change.first.other)
+    def strike(self, fault: Timed, *, begins: bool) -> None:
+        match fault:
+            case RosterChanged(adds=adds, first=first):
+                if not begins:
+                    self.rosters.give(first.other)
+                    return
+                self.rosters.change(fault)
+                if adds and adds not in self.sites:
+                    self.sites[adds] = self._site(adds, Journal(self._made.first))
+                    self._start(adds)
+            case Migrated(who=server):
+                if begins:
+                    self.goes(server)
+                else:
+                    self.pair.of_schema_before.add(SERVERS[server])
+                    self.comes_back(server)
+            case _:
+                super().strike(fault, begins=begins)
 
     def _start(self, name: str) -> None:
         self._running[name] = self.pair.task(self.sites[name].run(), None)
@@ -204,9 +210,6 @@ class ServersAlone(Simulation):
             return
         self._away[party] += 1
         self._running[party].cancel()
-
-    def migrate(self, server: Party) -> None:
-        self.pair.of_schema_before.add(SERVERS[server])
 
     def comes_back(self, party: Party) -> None:
         if party in SERVERS:

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,7 +18,6 @@ from harness.faults.schedule import (
     Disks,
     FaultyNetwork,
     Full,
-    Migrated,
     Parted,
     Party,
     RosterChanged,
@@ -78,24 +78,32 @@ class Simulation(ABC):
     @abstractmethod
     def comes_back(self, party: Party) -> None: ...
 
-    def migrate(self, server: Party) -> None:
-        """The server's next start finds a database of the schema before."""
-        raise AssertionError("a schedule of whole studies has no such fault")
-
-    def change_roster(self, change: RosterChanged) -> None:
-        raise AssertionError("a schedule of whole studies has no such fault")
-
-    def follow_roster(self, change: RosterChanged) -> None:
-        """The other server gets the roster, too."""
-        raise AssertionError("a schedule of whole studies has no such fault")
-
     def foresee(self) -> None:
         """Plan every accident of the schedule."""
         for fault in self.schedule.timed:
-            begins, ends = self._actions(fault)
-            self.later(fault.at_s, self._counted(fault, begins))
+            self.later(fault.at_s, partial(self._begin, fault))
             if fault.for_s is not None:
-                self.later(fault.at_s + fault.for_s, ends)
+                self.later(fault.at_s + fault.for_s, partial(self.strike, fault, begins=False))
+
+    def _begin(self, fault: Timed) -> None:
+        self.network.injected[_words(fault)] += 1
+        self.strike(fault, begins=True)
+
+    def strike(self, fault: Timed, *, begins: bool) -> None:
+        """Let an accident begin, or end."""
+        by = 1 if begins else -1
+        match fault:
+            case Away(who=who):
+                for party in who:
+                    (self.goes if begins else self.comes_back)(party)
+            case Parted(sender=sender, to=to):
+                self.network.parted[sender, to] += by
+            case Full(who=who):
+                self.disks.full[who] += by
+            case Stepped(who=who, by_s=by_s):
+                self.off_s[who] += by * by_s  # type: ignore[assignment]  # seconds are counted too
+            case _:
+                raise AssertionError(f"a schedule of whole studies has no fault {fault.fault!r}")
 
     def result(self, ends: set[str], failed: tuple[str, ...]) -> Simulated:
         if self.disks.refused:
@@ -104,47 +112,6 @@ class Simulation(ABC):
         return Simulated(
             self.schedule.seed, network.steps, network.injected, tuple(sorted(ends)), self.schedule, failed
         )
-
-    def _counted(self, fault: Timed, begins: Action) -> Action:
-        def begin() -> None:
-            self.network.injected[_words(fault)] += 1
-            begins()
-
-        return begin
-
-    def _actions(self, fault: Timed) -> tuple[Action, Action]:
-        match fault:
-            case Away(who=who):
-                return lambda: _each(self.goes, who), lambda: _each(self.comes_back, who)
-            case Migrated(who=who):
-                return lambda: self.goes(who), lambda: _each_of((self.migrate, self.comes_back), who)
-            case Parted(sender=sender, to=to):
-                return _counting(self.network.parted, (sender, to), 1)
-            case Full(who=who):
-                return _counting(self.disks.full, who, 1)
-            case Stepped(who=who, by_s=by_s):
-                return _counting(self.off_s, who, by_s)
-            case RosterChanged():
-                return lambda: self.change_roster(fault), lambda: self.follow_roster(fault)
-
-
-def _each(does: Callable[[Party], None], who: tuple[Party, ...]) -> None:
-    for party in who:
-        does(party)
-
-
-def _each_of(actions: tuple[Callable[[Party], None], ...], who: Party) -> None:
-    for does in actions:
-        does(who)
-
-
-def _counting(counter: Counter[Any], key: object, by: float) -> tuple[Action, Action]:
-    """Add, and take back."""
-
-    def add(amount: float) -> None:
-        counter[key] += amount  # type: ignore[assignment]  # seconds are counted too
-
-    return lambda: add(by), lambda: add(-by)
 
 
 def _words(fault: Timed) -> str:

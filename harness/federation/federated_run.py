@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
@@ -54,14 +54,25 @@ def run_study(
     *,
     stalled_s: float = _STALLED_S,
 ) -> FederatedRun:
-    """Hand ``study`` to the requester's agent and wait until every site has finished it.
+    """Follow a study to its end and read back what it left. Raises: as ``follow_study``"""
+    begin = time.monotonic()
+    follow_study(federation, study, show, stalled_s)
+    return _read_back(federation, study, time.monotonic() - begin)
+
+
+def follow_study(
+    federation: RunningFederation,
+    study: Study,
+    show: Callable[[tuple[events.RoundRecord, ...]], None],
+    stalled_s: float,
+) -> tuple[events.RoundRecord, ...]:
+    """Hand ``study`` to the requester's agent and wait until every site has finished it; the requester's rounds.
 
     ``show``: gets the requester's rounds so far, again and again.
 
     Raises: Unavailable, with the ends of the logs, when a process ends or no round does for ``stalled_s``
     """
-    begin = last = time.monotonic()
-    done = 0
+    last, done = time.monotonic(), 0
     federation.hand_in(study)
     while not _finished(federation, study):
         federation.check()
@@ -72,24 +83,25 @@ def run_study(
         if time.monotonic() - last > stalled_s:
             raise Unavailable(f"study {study.name!r}: no round ended in {stalled_s:g} s\n{federation.tails()}")
         time.sleep(_POLL_S)
-    show(_records(federation, federation.spec.requester, study.name))
-    return _read_back(federation, study, time.monotonic() - begin)
+    records = _records(federation, federation.spec.requester, study.name)
+    show(records)
+    return records
 
 
 def _finished(federation: RunningFederation, study: Study) -> bool:
     """Return whether the requester is done, and every contributor that ever got the study has stopped with it."""
-    states = [StudyJournal(federation.state(site.name), study.name).site_state() for site in federation.spec.sites]
-    return all(state is None or state.finished is not None for state in states) and states[0] is not None
+    states = (StudyJournal(federation.state(site.name), study.name).site_state() for site in federation.spec.sites)
+    first = next(states)  # the requester's; while it goes on nobody else's is read
+    return first is not None and all(state is None or state.finished is not None for state in (first, *states))
 
 
 def _read_back(federation: RunningFederation, study: Study, seconds: float) -> FederatedRun:
     requester = federation.spec.requester
     contributors = tuple(site.name for site in federation.spec.sites if site.name != requester)
-    records = _records(federation, requester, study.name)
+    every = {site.name: _records(federation, site.name, study.name) for site in federation.spec.sites}
+    records = every[requester]
     if not records:
         raise Unavailable(f"study {study.name!r} ended without a round; see {federation.folder / requester}")
-    clipped = _clipped_by_round(federation, study.name)
-    isolation = _isolation_by_round(federation, study.name)
     models = {site.name: _final_model(federation, site.name, study.name) for site in federation.spec.sites}
     own = models[requester]
     if own is None:
@@ -104,10 +116,7 @@ def _read_back(federation: RunningFederation, study: Study, seconds: float) -> F
         contributors=contributors,
         end=end,
         reason=reason,
-        rounds=tuple(
-            _as_history(record, requester, clipped.get(record.round, []), isolation.get(record.round, ()))
-            for record in records
-        ),
+        rounds=tuple(_as_history(record, requester, every) for record in records),
         final_model=own,
     )
     held = [model.tobytes() for model in models.values() if model is not None]
@@ -122,25 +131,6 @@ def _read_back(federation: RunningFederation, study: Study, seconds: float) -> F
 
 def _records(federation: RunningFederation, site: str, study: str) -> tuple[events.RoundRecord, ...]:
     return read_metrics(StudyJournal(federation.state(site), study).folder / "metrics.jsonl")
-
-
-def _clipped_by_round(federation: RunningFederation, study: str) -> dict[int, list[bool]]:
-    found: dict[int, list[bool]] = {}
-    for site in federation.spec.sites:
-        for record in _records(federation, site.name, study):
-            if record.clipped is not None:
-                found.setdefault(record.round, []).append(record.clipped)
-    return found
-
-
-def _isolation_by_round(federation: RunningFederation, study: str) -> dict[int, tuple[events.SiteValue, ...]]:
-    """Return each agent's isolation for each round, the requester's first."""
-    found: dict[int, list[events.SiteValue]] = {}
-    for site in federation.spec.sites:
-        for record in _records(federation, site.name, study):
-            if record.isolation is not None:
-                found.setdefault(record.round, []).append(events.SiteValue(site=site.name, value=record.isolation))
-    return {number: tuple(values) for number, values in found.items()}
 
 
 def _final_model(federation: RunningFederation, site: str, study: str) -> NDArray[np.float32] | None:
@@ -159,9 +149,11 @@ def _end_of(records: Sequence[events.RoundRecord], federation: RunningFederation
 
 
 def _as_history(
-    record: events.RoundRecord, requester: str, clipped: Sequence[bool], isolation: tuple[events.SiteValue, ...]
+    record: events.RoundRecord, requester: str, every: Mapping[str, Sequence[events.RoundRecord]]
 ) -> RoundRecord:
-    """Turn the agent's records into a history; loss and model length, which it does not report, are NaN."""
+    """Turn the agents' records into a history; loss and model length, which they do not report, are NaN."""
+    told = [(site, one) for site, records in every.items() for one in records if one.round == record.round]
+    clipped = [one.clipped for _, one in told if one.clipped is not None]
     kind = _KINDS.get(record.state, RoundKind.SKIPPED)
     counted = not record.purpose.plan.steps_model and kind is RoundKind.RELEASED
     return RoundRecord(
@@ -176,7 +168,9 @@ def _as_history(
         test_loss=math.nan,
         model_norm=math.nan,
         test_scores=record.test_scores,
-        isolation=isolation,
+        isolation=tuple(
+            events.SiteValue(site=site, value=one.isolation) for site, one in told if one.isolation is not None
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -101,34 +101,19 @@ def light_learner(settings: AgentSettings, study: Study, seed: int) -> LightLear
 
 
 class Odd:
-    """A learner that is like another one until a subclass changes its update."""
+    """A learner that is like another one until a subclass changes what it does."""
 
     def __init__(self, inner: Learner) -> None:
         self._inner = inner
 
-    def prepare(self) -> None:
-        self._inner.prepare()
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # as the other one's
+        return getattr(self._inner, name)
 
     def update(self, model: Vector, round_number: int) -> Vector:
         return self._inner.update(model, round_number)
 
-    def update_noise(self, model: Vector, round_number: int) -> UpdateNoise:
-        return self._inner.update_noise(model, round_number)
-
-    def apply(self, model: Vector, aggregate: Vector) -> Vector:
-        return self._inner.apply(model, aggregate)
-
     def validation_loss(self, model: Vector) -> float | None:
         return None
-
-    def scores(self, model: Vector) -> tuple[Score, ...]:
-        return self._inner.scores(model)
-
-    def final_scores(self, model: Vector, samples: int) -> FinalScores | None:
-        return self._inner.final_scores(model, samples)
-
-    def finish(self, model: Vector) -> Finished:
-        return self._inner.finish(model)
 
 
 def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:

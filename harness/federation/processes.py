@@ -95,9 +95,16 @@ def fork_command(arguments: Sequence[str], log: Path, environment: Mapping[str, 
 
 def spawn_command(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The same in a process that shares no memory with another, for whoever measures what one takes."""
+    return spawn_module("moiety", arguments, log, environment)
+
+
+def spawn_module(
+    module: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m MODULE ARGUMENTS``; what it prints is added to ``log``."""
     with log.open("ab") as out:
         return subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "moiety", *arguments],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -351,7 +358,7 @@ class RunningFederation:
         """One ``moiety`` command in its own process, as a person would type it; its standard output."""
         done = subprocess.run(  # noqa: S603 - our own program
             [sys.executable, "-m", "moiety", *arguments],
-            env=_environment(),
+            env=own_environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -370,7 +377,7 @@ class RunningFederation:
         """``moiety ARGUMENTS`` as the process ``name``, logged into its folder."""
         log = self.folder / name / "process.log"
         log.touch()
-        self.running[name] = Running(name, self._start(arguments, log, _environment()), log)
+        self.running[name] = Running(name, self._start(arguments, log, own_environment()), log)
 
     def _write_everything(self) -> Parties:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -452,7 +459,7 @@ def toml_lines(values: Mapping[str, object]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
 
-def _environment() -> dict[str, str]:
+def own_environment() -> dict[str, str]:
     """The caller's environment, without settings meant for other servers and agents, one thread per process."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("MOIETY_SERVER_", "MOIETY_AGENT_"))}
     found = [str(_PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]

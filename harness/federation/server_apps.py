@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ import anyio.to_thread
 import httpx
 import numpy as np
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive
 
 from client_agent.learning.data import Examples, LocalData
 from harness.federation.clocks import SteppedClock, VirtualClock, VirtualLoop
@@ -107,57 +108,22 @@ class _ToApps(httpx.AsyncBaseTransport):
     last, as over a network.
     """
 
-    def __init__(self, there: There, sender: str, carrier: Carrier) -> None:
-        self._there = there
-        self._sender = sender
-        self._carrier = carrier
+    def __init__(self, apps: AppsInMemory, sender: str) -> None:
+        self._apps, self._sender = apps, sender
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        host = f"{request.url.scheme}://{request.url.netloc.decode()}"
-        side = self._there.side(host)
+        side = self._apps.addresses.get(f"{request.url.scheme}://{request.url.netloc.decode()}")
         if side is None:
             raise httpx.ConnectError("nobody is there", request=request)
         if request.extensions.get("purpose") in _LONG_POLLS:
             await asyncio.sleep(_MOMENT_S)
-        return await self._carrier.carry(request, self._sender, side, partial(self._there.answer, side))
+        return await self._apps.carrier.carry(request, self._sender, side, partial(self._apps.answer, side))
 
 
 class ComingBody(Protocol):
     """A request's extension ``held_back``: says when which part of the body arrives."""
 
     async def next_message(self, content: bytes) -> dict[str, Any]: ...
-
-
-class There:
-    """The server at each address, and whether it lives; what it is answering dies with it."""
-
-    def __init__(self) -> None:
-        self.addresses: dict[str, Side] = {}
-        self.living: dict[Side, FastAPI] = {}
-        self._answering: dict[Side, set[asyncio.Task[httpx.Response]]] = {side: set() for side in Side}
-
-    def side(self, host: str) -> Side | None:
-        return self.addresses.get(host)
-
-    async def answer(self, side: Side, request: httpx.Request) -> httpx.Response:
-        """Raises: httpx.TransportError, when nobody lives there, or dies meanwhile"""
-        if side not in self.living:
-            raise httpx.ConnectError("nobody listens", request=request)
-        task = asyncio.get_running_loop().create_task(_answer(self.living[side], request))
-        self._answering[side].add(task)
-        try:
-            await asyncio.wait([task])
-            if task.cancelled():
-                raise httpx.ReadError("the server died", request=request)
-            return task.result()
-        finally:
-            task.cancel()
-            self._answering[side].discard(task)
-
-    def dies(self, side: Side) -> None:
-        self.living.pop(side, None)
-        for task in self._answering[side]:
-            task.cancel()
 
 
 async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
@@ -169,8 +135,6 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
     breaks_off = bool(request.extensions.get("breaks_off"))
     held_back: ComingBody | None = request.extensions.get("held_back")
     coming = [{"type": "http.request", "body": content, "more_body": breaks_off}]
-    bodies: list[bytes] = []
-    begun: dict[str, Any] = {}
 
     async def receive() -> dict[str, Any]:
         if held_back is not None:
@@ -179,20 +143,32 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
             await asyncio.Event().wait()
         return coming.pop() if coming else {"type": "http.disconnect"}
 
-    async def send(message: MutableMapping[str, Any]) -> None:
+    left: list[httpx.Response] = []
+    with suppress(Exception):  # after its own answer to an error the application raises it again, for a log
+        await answer_to(app, scope_of(request), receive, left)
+    if not left:
+        raise httpx.RemoteProtocolError("no answer", request=request)
+    return left[0]
+
+
+async def answer_to(app: ASGIApp, scope: dict[str, Any], receive: Receive, left: list[httpx.Response]) -> None:
+    """Have an application answer one request; ``left`` gets the answer once all of it has left."""
+    bodies: list[bytes] = []
+    begun: dict[str, Any] = {}
+
+    async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
             begun.update(message)
         else:
             bodies.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                left.append(httpx.Response(begun["status"], headers=begun["headers"], content=b"".join(bodies)))
 
-    with suppress(Exception):  # after its own answer to an error the application raises it again, for a log
-        await app(_scope(request), receive, send)
-    if not begun:
-        raise httpx.RemoteProtocolError("no answer", request=request)
-    return httpx.Response(begun["status"], headers=begun["headers"], content=b"".join(bodies))
+    await app(scope, receive, send)
 
 
-def _scope(request: httpx.Request) -> dict[str, Any]:
+def scope_of(request: httpx.Request) -> dict[str, Any]:
+    """A request as ASGI hands it to an application."""
     url = request.url
     return {
         "type": "http",
@@ -220,16 +196,17 @@ class AppsInMemory:
         self.clock = VirtualClock()
         self.off_s: Counter[str] = Counter()
         """Seconds by which a party's own clock is off: a site's, or "server a"."""
-        self._carrier = Carrier(network or Untroubled(), self.clock)
+        self.carrier = Carrier(network or Untroubled(), self.clock)
         self.loop = VirtualLoop(self.clock)
         self.apps: dict[Side, FastAPI] = {}
-        self._there = There()
+        self._living: set[Side] = set()
+        self._answering: dict[Side, set[asyncio.Task[httpx.Response]]] = {side: set() for side in Side}
         self._lives: dict[Side, AsyncExitStack] = {}
         self._settings = {side: server_settings(configs[side]) for side in Side}
+        self.addresses = {settings.public_url: side for side, settings in self._settings.items()}
         self._transfer = transfer or Dealt()
         self._over = asyncio.Event()
         for side in Side:
-            self._there.addresses[self._settings[side].public_url] = side
             self._make(side)
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="servers")
@@ -253,20 +230,32 @@ class AppsInMemory:
         self, record: Callable[[httpx.Request, httpx.Response], None] | None = None, sender: str = "somebody"
     ) -> InMemoryTransport:
         """A synchronous client's way to both servers; ``record`` sees every exchange."""
-        return InMemoryTransport(self._way(sender), self.loop, self.clock, record)
+        return InMemoryTransport(_ToApps(self, sender), self.loop, self.clock, record)
 
     def clock_of(self, party: str) -> SteppedClock:
         """Return the time as this party takes it."""
         return SteppedClock(self.clock, lambda: self.off_s[party])
 
-    def _way(self, sender: str) -> _ToApps:
-        return _ToApps(self._there, sender, self._carrier)
+    async def answer(self, side: Side, request: httpx.Request) -> httpx.Response:
+        """Raises: httpx.TransportError, when nobody lives there, or dies meanwhile"""
+        if side not in self._living:
+            raise httpx.ConnectError("nobody listens", request=request)
+        task = asyncio.get_running_loop().create_task(_answer(self.apps[side], request))
+        self._answering[side].add(task)
+        try:
+            await asyncio.wait([task])
+            if task.cancelled():
+                raise httpx.ReadError("the server died", request=request)
+            return task.result()
+        finally:
+            task.cancel()
+            self._answering[side].discard(task)
 
     def _make(self, side: Side) -> None:
         self.apps[side] = create_app(
             self._settings[side],
             clock=self.clock_of(f"server {side.value}").now,
-            to_peer=self._way(f"server {side.value}"),
+            to_peer=_ToApps(self, f"server {side.value}"),
             transfer=self._transfer,
         )
 
@@ -274,10 +263,12 @@ class AppsInMemory:
         self._lives[side] = AsyncExitStack()
         app = self.apps[side]
         await self._lives[side].enter_async_context(app.router.lifespan_context(app))
-        self._there.living[side] = app
+        self._living.add(side)
 
     async def _end(self, side: Side) -> None:
-        self._there.dies(side)
+        self._living.discard(side)
+        for task in self._answering[side]:
+            task.cancel()
         await self._lives.pop(side, AsyncExitStack()).aclose()
 
     def _in_loop(self, doing: Coroutine[Any, Any, None]) -> None:
@@ -304,7 +295,7 @@ class AppsInMemory:
             self._ready.set_result(None)
             await self._over.wait()
         finally:
-            await self._carrier.close()
+            await self.carrier.close()
             for side in (Side.A, Side.B):
                 await self._end(side)
 

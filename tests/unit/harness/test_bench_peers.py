@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.bench.meter import Gauge, Reading, Relay, between, used
-from harness.bench.peer_systems import Asked, Marks, Taken, read_marks, wait_for_round
-from harness.bench.peers import PeersBenchmark, WholeRounds, peers_section, peers_text, whole_rounds
+from harness.bench.peer_systems import Asked, Marks, measured_rounds, read_marks, wait_for_round
+from harness.bench.peers import PeersBenchmark, WholeRounds, whole_rounds
 from harness.bench.processes import ADOPTING, Processes, free_port
 from protocol.errors import ConfigurationError, ProtocolViolation, Unavailable
+from tests.unit.harness.test_bench import published
 
 WORK = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 DETACHED = f"""import os, time
@@ -100,12 +101,12 @@ def test_marks_are_read_and_strange_ones_refused(tmp_path: Path) -> None:
 def test_rounds_whose_average_is_wrong_count_for_nothing(found: tuple[float, float] | None) -> None:
     marks = Marks({1: 0.5, 2: 1.0, 3: 4.0, 4: 7.0}, found)
     with pytest.raises(ProtocolViolation, match=r"model"):
-        Taken.of(readings(), marks, Asked(10, 10, 2))
+        measured_rounds(readings(), marks, Asked(10, 10, 2))
 
 
 def test_rounds_are_measured_from_the_second_one_on() -> None:
-    taken = Taken.of(readings(), Marks({1: 0.5, 2: 1.0, 3: 4.0, 4: 7.0}, (0.011, 0.011)), Asked(10, 10, 2))
-    assert (taken.rounds, taken.measured.seconds) == (2, 6.0)
+    marks = Marks({1: 0.5, 2: 1.0, 3: 4.0, 4: 7.0}, (0.011, 0.011))
+    assert measured_rounds(readings(), marks, Asked(10, 10, 2)).seconds == 6.0
 
 
 def test_a_program_that_ends_with_an_error_is_named_with_what_it_said(tmp_path: Path) -> None:
@@ -145,36 +146,9 @@ def test_a_system_that_is_none_is_refused(tmp_path: Path) -> None:
         whole_rounds(Asked(10, 3, 1), tmp_path, ["fate"])
 
 
-def test_the_page_shows_what_was_measured_and_names_what_was_not() -> None:
-    measured = WholeRounds(
-        name="One",
-        version="1.0",
-        how="a server",
-        protected="nothing",
-        rounds=2,
-        seconds=3.0,
-        server_cpu_s=0.5,
-        client_cpu_s=0.25,
-        bytes_up_per_parameter=4.0,
-        bytes_down_per_parameter=4.01,
-        server_peak_mb=1500.0,
-        client_peak_mb=20.0,
-    )
+def test_a_system_that_did_not_run_is_named_and_has_no_row() -> None:
     missing = WholeRounds(name="Two", version=None, how="-", protected="-", error="pip install two: no network")
-    values = {
-        "parameters": 10,
-        "sites": 3,
-        "command": "c",
-        "date": "2030-01-01 00:00 UTC",
-        "machine": "m",
-        "versions": {},
-    }
-    page = peers_section(PeersBenchmark(rounds=(measured, missing), **values))
-    assert page.startswith("## Whole rounds of other systems: 10 parameters, 3 clients, 2030-01-01\n")
-    assert "| One | 1.0 | 0.50 | 0.25 | 2 | 3.0 | 4.00 | 4.01 | - | 1,500 | 20 |" in page
-    assert "- One: a server. Protected: nothing." in page
-    assert "- Two: not measured: pip install two: no network" in page
-    heading, first, second = peers_text(PeersBenchmark(rounds=(measured, missing), **values)).splitlines()
-    assert heading == "10 parameters, 3 contributors, m"
-    assert "servers, CPU s 0.50" in first
-    assert second == "whole rounds: Two: pip install two: no network"
+    found = published(PeersBenchmark, "peers_secagg_1e6_10")
+    section = found.model_copy(update={"rounds": (*found.rounds, missing)}).section()
+    assert "- Two: not measured: pip install two: no network" in section
+    assert "| Two |" not in section

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import httpx
 import pytest
 
 from harness.federation.clocks import VirtualClock, VirtualLoop
-from harness.federation.network import Carrier, Fate, Judge, Passing, Untroubled
+from harness.federation.network import Carrier, Fate, Judge, Network, Passing, Untroubled
 from protocol.sharing import Side
 
 PATIENCE_S = 120.0
+LATER_S = 3600.0
 BODY = bytes(range(200))
+Arrived = tuple[float, bytes, bool]
+"""When a request arrived at the server, its body, and whether it broke off."""
 
 
 @dataclass
@@ -34,144 +36,86 @@ class Told:
         self.answered.append(after_s)
 
 
-@dataclass
-class Carried:
-    """Requests to an echo: when each arrived, and what came back or what the sender was told."""
+def carried(network: Network, requests: int = 1) -> tuple[list[bytes | type[Exception]], list[Arrived], float]:
+    """What came back to the sender of requests to an echo, what arrived there in the end, and when all was over."""
+    clock = VirtualClock()
+    loop, carrier = VirtualLoop(clock), Carrier(network, clock)
+    back: list[bytes | type[Exception]] = []
+    arrived: list[Arrived] = []
+    back_s = 0.0
 
-    clock: VirtualClock
-    carrier: Carrier
-    arrived: list[tuple[float, bytes, bool]] = field(default_factory=list)
-
-    async def echo(self, request: httpx.Request) -> httpx.Response:
+    async def echo(request: httpx.Request) -> httpx.Response:
         content = await request.aread()
         breaks_off = bool(request.extensions.get("breaks_off"))
         assert int(request.headers["content-length"]) == len(BODY if breaks_off else content)
-        self.arrived.append((self.clock.monotonic(), content, breaks_off))
+        arrived.append((clock.monotonic(), content, breaks_off))
         return httpx.Response(200, content=content)
 
-    async def ask(self) -> bytes:
+    async def ask() -> bytes:
         request = httpx.Request("POST", "http://b/", content=BODY, extensions={"timeout": {"read": PATIENCE_S}})
-        answer = await self.carrier.carry(request, "c1", Side.B, self.echo)
+        answer = await carrier.carry(request, "c1", Side.B, echo)
         content = await answer.aread()
         assert int(answer.headers["content-length"]) == len(content)
         return content
 
-
-def carried(fate: Fate | None, doing: Callable[[Carried], Awaitable[object]]) -> tuple[Carried, Told]:
-    """``doing`` on a loop whose time passes whenever it waits."""
-    clock = VirtualClock()
-    loop, told = VirtualLoop(clock), Told(fate or Fate())
-    found = Carried(clock, Carrier(told if fate else Untroubled(), clock))
-
-    async def done() -> None:
-        await doing(found)
-        await found.carrier.close()
+    async def doing() -> None:
+        nonlocal back_s
+        for _ in range(requests):
+            try:
+                back.append(await ask())
+            except httpx.TransportError as error:
+                back.append(type(error))
+        back_s = clock.monotonic()
+        await asyncio.sleep(LATER_S)
+        await carrier.close()
 
     with clock.outside():
-        loop.run_until_complete(done())
+        loop.run_until_complete(doing())
     loop.close()
-    return found, told
+    return back, arrived, back_s
+
+
+ONCE = [(0.0, BODY, False)]
+
+
+@pytest.mark.parametrize(
+    ("fate", "comes", "arrives", "back_s"),
+    [
+        pytest.param(Fate(), BODY, ONCE, 0.0, id="untroubled"),
+        pytest.param(Fate(held_s=5.0, answer_held_s=7.0), BODY, [(5.0, BODY, False)], 12.0, id="held"),
+        pytest.param(
+            Fate(held_s=LATER_S), httpx.ReadTimeout, [(LATER_S, BODY, False)], PATIENCE_S, id="held until nobody waits"
+        ),
+        pytest.param(Fate(arrives=False), httpx.ConnectError, [], 0.0, id="lost"),
+        pytest.param(Fate(answer_arrives=False), httpx.ReadError, ONCE, 0.0, id="answer lost"),
+        pytest.param(Fate(again_after_s=9.0), BODY, [*ONCE, (9.0, BODY, False)], 0.0, id="copied"),
+        pytest.param(Fate(cut_to=0.25), BODY[:50], [(0.0, BODY[:50], False)], 0.0, id="cut, said to be whole"),
+        pytest.param(Fate(answer_cut_to=0.25), BODY[:50], ONCE, 0.0, id="answer cut, said to be whole"),
+        pytest.param(
+            Fate(breaks_off=True, cut_to=0.5), BODY[:100], [(0.0, BODY[:100], True)], 0.0, id="known to break off"
+        ),
+        pytest.param(Fate(silent=True), httpx.ReadTimeout, ONCE, PATIENCE_S, id="silent"),
+        pytest.param(Fate(pause_s=100.0), BODY, ONCE, 1600.0, id="in pieces"),
+        pytest.param(Fate(pause_s=PATIENCE_S + 1), httpx.ReadTimeout, ONCE, 0.0, id="in pieces too far apart"),
+    ],
+)
+def test_every_fate_of_a_request(
+    fate: Fate, comes: bytes | type[Exception], arrives: list[Arrived], back_s: float
+) -> None:
+    """The network is told after how long each answer was given, also of those that nobody waits for."""
+    told = Told(fate)
+    assert carried(told) == ([comes], arrives, back_s)
+    assert told.answered == [at_s for at_s, _, _ in arrives]
 
 
 def test_untroubled_everything_arrives_once_and_at_once() -> None:
-    async def doing(one: Carried) -> None:
-        assert await one.ask() == BODY
-
-    found, _ = carried(None, doing)
-    assert found.arrived == [(0.0, BODY, False)]
-    assert found.clock.monotonic() == 0.0
+    assert carried(Untroubled()) == ([BODY], ONCE, 0.0)
 
 
 def test_requests_are_counted_by_who_asks_whom() -> None:
-    async def doing(one: Carried) -> None:
-        await one.ask()
-        await one.ask()
-
-    _, told = carried(Fate(held_s=0.5), doing)
+    told = Told(Fate(held_s=0.5))
+    carried(told, requests=2)
     assert told.passed == [Passing("c1", Side.B, 0, len(BODY), 0), Passing("c1", Side.B, 1, len(BODY), 1, of_kind=1)]
-
-
-def test_request_and_answer_are_held_and_time_passes() -> None:
-    async def doing(one: Carried) -> None:
-        assert await one.ask() == BODY
-
-    found, _ = carried(Fate(held_s=5.0, answer_held_s=7.0), doing)
-    assert found.arrived == [(5.0, BODY, False)]
-    assert found.clock.monotonic() == 12.0
-
-
-def test_a_request_that_is_held_for_long_arrives_although_its_sender_gave_up() -> None:
-    async def doing(one: Carried) -> None:
-        with pytest.raises(httpx.ReadTimeout):
-            await one.ask()
-        assert one.clock.monotonic() == PATIENCE_S
-        await asyncio.sleep(3600)
-
-    found, told = carried(Fate(held_s=3600.0), doing)
-    assert found.arrived == [(3600.0, BODY, False)]
-    assert told.answered == [3600.0]
-
-
-def test_a_lost_request_does_not_arrive_and_a_lost_answers_request_does() -> None:
-    async def doing(one: Carried) -> None:
-        with pytest.raises(httpx.TransportError):
-            await one.ask()
-
-    found, _ = carried(Fate(arrives=False), doing)
-    assert found.arrived == []
-    found, _ = carried(Fate(answer_arrives=False), doing)
-    assert found.arrived == [(0.0, BODY, False)]
-
-
-def test_a_copy_arrives_later_and_its_answer_is_told_to_the_network_alone() -> None:
-    async def doing(one: Carried) -> None:
-        assert await one.ask() == BODY
-        await asyncio.sleep(10)
-
-    found, told = carried(Fate(again_after_s=9.0), doing)
-    assert found.arrived == [(0.0, BODY, False), (9.0, BODY, False)]
-    assert told.answered == [0.0, 9.0]
-
-
-def test_a_cut_request_or_answer_says_that_it_is_whole() -> None:
-    async def doing(one: Carried) -> None:
-        assert await one.ask() == BODY[:50]
-
-    found, _ = carried(Fate(cut_to=0.25), doing)
-    assert found.arrived == [(0.0, BODY[:50], False)]
-    found, _ = carried(Fate(answer_cut_to=0.25), doing)
-    assert found.arrived == [(0.0, BODY, False)]
-
-
-def test_one_that_breaks_off_is_known_to_whoever_takes_it() -> None:
-    async def doing(one: Carried) -> None:
-        assert await one.ask() == BODY[:100]
-
-    found, _ = carried(Fate(breaks_off=True, cut_to=0.5), doing)
-    assert found.arrived == [(0.0, BODY[:100], True)]
-
-
-def test_silence_lasts_as_long_as_the_sender_is_patient() -> None:
-    async def doing(one: Carried) -> None:
-        with pytest.raises(httpx.ReadTimeout):
-            await one.ask()
-
-    found, _ = carried(Fate(silent=True), doing)
-    assert found.clock.monotonic() == PATIENCE_S
-    assert len(found.arrived) == 1
-
-
-@pytest.mark.parametrize(("pause_s", "comes"), [(100.0, True), (PATIENCE_S + 1, False)])
-def test_an_answer_in_pieces_comes_if_no_pause_is_too_long(pause_s: float, comes: bool) -> None:
-    async def doing(one: Carried) -> None:
-        if comes:
-            assert await one.ask() == BODY
-        else:
-            with pytest.raises(httpx.ReadTimeout):
-                await one.ask()
-
-    found, _ = carried(Fate(pause_s=pause_s), doing)
-    assert (found.clock.monotonic() > 10 * pause_s) is comes
 
 
 @pytest.mark.parametrize(("after_s", "late"), [(60.97, 0), (61.0, 1)])
