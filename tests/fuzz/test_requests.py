@@ -1,6 +1,6 @@
 """Running servers under requests that nobody means, while other sites' study goes on: no crash, no 500, bounded memory.
 
-A thousand and a half in every test run, 100,000 and more in ``make soak``, with 1,000 unfinished uploads.
+Two thousand and a half in every test run, 100,000 and more in ``make soak``, with 1,000 unfinished uploads.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from tests.ports import free_ports
 REQUESTER, *HONEST, MALLORY = (f"hospital-{number}" for number in range(5))
 STUDY = "honest"
 WORKERS: Final = 4
+PROBLEM: Final = {"type", "title", "status", "detail", "code"}
+"""The keys of a refusal."""
 MOST_GROWN_MB = 150.0
 KEPT_EVERY_S: Final = 30.0
 LIMITS = {
@@ -67,7 +69,7 @@ class Amounts:
     honest: bool
 
 
-QUICK = Amounts(whole=400, spoiled=160, site=160, requester=48, peer=48, uploads=24, described=0, honest=False)
+QUICK = Amounts(whole=400, spoiled=160, site=160, requester=48, peer=48, uploads=24, described=4, honest=False)
 FULL = Amounts(
     whole=48_000, spoiled=18_000, site=22_000, requester=4_000, peer=4_000, uploads=1_000, described=30, honest=True
 )
@@ -262,6 +264,8 @@ def _draw(operation: Any, side: Side, client: SignedClient, examples: int, count
         method = case.method.upper()
         signed = client.send(side, method, path, body)
         counts.note("described, signed", signed.status_code, lambda: f"{method} {path}")
+        if signed.is_error and set(signed.json()) != PROBLEM:
+            counts.errors.append(f"{method} {path}: {signed.text}")
         bare = client.http.request(method, client.federation.url(side) + path, content=body)
         counts.note("described, without a key", bare.status_code, lambda: f"{method} {path}")
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import model_spec
+from client_agent.learning.study_file import FinishTable
 from client_agent.site.events import RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
+from harness.federation.in_memory_federation import InMemoryFederation
+from harness.federation.learners import Learners, light_learner, light_sites
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
@@ -43,6 +46,35 @@ def spec(policies: dict[str, SitePolicy], seed: int | None = 3) -> FederationSpe
         for i, name in enumerate(names)
     )
     return FederationSpec("testing", REQUESTER, sites, seed=seed, ports=free_ports(), bootstrap_samples=0)
+
+
+def in_memory(
+    folder: Path,
+    sites: Sequence[str] = ("requester", "c1", "c2", "c3"),
+    policy: SitePolicy | None = None,
+    learner: Learners = light_learner,
+) -> InMemoryFederation:
+    """Both servers and light sites, the first of which is the requester; two contributors are enough for them."""
+    asked = policy or SitePolicy(least_isolation=0.0, least_contributors=2)
+    made = FederationSpec("memory", sites[0], light_sites(sites, asked), seed=5, ports=free_ports())
+    return InMemoryFederation(made, folder, learner)
+
+
+def changed(study: Study, **fields: Any) -> Study:
+    """The study with other fields, of its own or of its parameters."""
+    inner = {name: fields.pop(name) for name in tuple(fields) if name in StudyParameters.model_fields}
+    parameters = StudyParameters.model_validate({**dict(study.parameters), **inner})
+    return Study.model_validate({**dict(study), "parameters": parameters, **fields})
+
+
+def run_to_end(
+    running: InMemoryFederation, study: Study, *sites: str, finish: FinishTable | None = None
+) -> tuple[RoundRecord, ...]:
+    """Hand in the study and wait until it is over at these sites, or all; return the requester's rounds."""
+    running.hand_in(study, finish)
+    names = sites or tuple(site.name for site in running.spec.sites)
+    running.until(f"the end of {study.name}", finished(running, study.name, *names))
+    return rounds_of(running, running.spec.requester, study.name)
 
 
 class Federated(Protocol):

@@ -1,7 +1,8 @@
-"""Whole rounds over two real server processes: the opened sum and distances are exact."""
+"""Whole rounds over two servers in memory: the opened sum and distances are exact, and rounds without a sum end."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,17 @@ import pytest
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
-from protocol.messages.control import RoundState
+from protocol.channel.sealing import sealed_small_length
+from protocol.messages import paths
+from protocol.messages.control import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState, require_signatures
+from protocol.messages.letter import NOTICE_BYTES
 from protocol.mpc.measurement import distance_query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from tests.kit.processes import Federation, start_servers
+from tests.kit.present import present
+from tests.kit.processes import Federation
+from tests.kit.servers_in_memory import servers_in_memory
 
 SITES = ["hospital-0", "hospital-1", "hospital-2", "hospital-3"]
 D = 20
@@ -77,16 +83,20 @@ def expected_sum(x: dict[str, Ring]) -> Ring:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with start_servers(tmp_path_factory.mktemp("federation"), SITES) as running:
+    limits = {"pause_after_skips": 2}
+    with servers_in_memory(tmp_path_factory.mktemp("federation"), SITES, limits=limits) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def sites(federation: Federation) -> Iterator[ScriptedRequester]:
-    made = ScriptedRequester(federation, make_study(federation, D))
+@pytest.fixture
+def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[ScriptedRequester]:
+    """A study of its own for every test."""
+    name = request.node.name.replace("_", "-")[:60].rstrip("-")
+    made = ScriptedRequester(federation, make_study(federation, D, name=name))
     made.create()
     made.ready()
     yield made
+    made.end()
     made.close()
 
 
@@ -136,7 +146,7 @@ def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
 
 def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
     """The challenge's nonces depend on the seed, the party and the attempt, and on nothing else."""
-    with start_servers(tmp_path, SITES, seed=11) as running:
+    with servers_in_memory(tmp_path, SITES, seed=11) as running:
         made = ScriptedRequester(running, make_study(running, D))
         made.create()
         announcement = made.announcement(1)
@@ -149,3 +159,66 @@ def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
         expected = [server_randomness(11, running.roster.operator(side).name).bytes(32, label).hex() for side in Side]
         assert [stated.nonce_a, stated.nonce_b] == expected
         made.close()
+
+
+# --- rounds without a sum ---------------------------------------------------------------------------------------------
+
+
+def state_at(sites: ScriptedRequester, side: Side) -> RoundState:
+    shown = present(sites.view(side).current)
+    return shown.state
+
+
+def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedRequester) -> None:
+    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
+    for number in (1, 2):
+        announcement = sites.announcement(number, closes_in_s=2)
+        sites.announce(announcement)
+        x = updates(number)
+        for site in SITES:
+            sites.contribute(site, sites.seal_contribution(site, x[site], announcement), number)
+        for side in Side:
+            current = sites.wait_round(side, number, RoundState.SKIPPED)
+            outcome = require_signatures(present(current.outcome), sites.federation.roster, both)
+            assert outcome.cause is OutcomeCause.QUERIES_MISSING
+    for side in Side:
+        view = sites.view(side)
+        assert view.state is StudyState.PAUSED
+        assert view.pause == PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=2)
+    run_round(sites, 3, updates(3))
+    assert all(sites.view(side).state is StudyState.OPEN for side in Side)
+
+
+def test_too_few_contributions_skip_the_round(sites: ScriptedRequester) -> None:
+    announcement = sites.announcement(1, closes_in_s=2)
+    sites.announce(announcement)
+    x = updates(1)
+    for site in SITES[:3]:
+        sites.contribute(site, sites.seal_contribution(site, x[site], announcement), 1)
+    for side in Side:
+        current = sites.wait_round(side, 1, RoundState.SKIPPED)
+        assert current.outcome is not None
+        assert current.outcome.message.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
+        assert (current.outcome.message.found, current.outcome.message.needed) == (2, 3)
+    run_round(sites, 2, updates(2))
+
+
+def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(sites: ScriptedRequester) -> None:
+    """Long before its time; while one site is silent it goes on."""
+    announcement = sites.announcement(1, closes_in_s=500)
+    sites.announce(announcement)
+    one, *others = sites.contributors
+    sites.contribute(one, sites.seal_contribution(one, updates(1)[one], announcement), 1)
+    letter = sites.path(paths.MAIL, topic="decline-1", recipient=sites.requester)
+    for site in others:
+        assert all(state_at(sites, side) is not RoundState.SKIPPED for side in Side)
+        notice = secrets.token_bytes(sealed_small_length(NOTICE_BYTES))
+        sites.clients[site].ok(Side.A, "PUT", letter, notice)
+    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
+    for side in Side:
+        current = sites.wait_round(side, 1, RoundState.SKIPPED)
+        outcome = require_signatures(present(current.outcome), sites.federation.roster, both)
+        assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
+        assert (outcome.found, outcome.needed) == (1, 3)
+    assert {f"decline-1/{site}" for site in others} <= set(sites.view(Side.A).mail)
+    run_round(sites, 2, updates(2))
