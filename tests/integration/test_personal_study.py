@@ -28,7 +28,6 @@ from client_agent.learning.trainer import train_round
 from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundEnd
 from harness.attack.signed_client import opened
-from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES
 from harness.engine.run_state import Progress
@@ -38,7 +37,7 @@ from protocol.parameters import StudyParameters
 from protocol.sharing import Side
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
-from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, wait_for
+from tests.integration.agents import REQUESTER, final_model, finished, in_one_process, journal, rounds_of, wait_for
 from tests.kit.present import present
 from tests.kit.processes import Federation, running_servers
 from tests.ports import free_ports
@@ -74,9 +73,7 @@ def site_data(place: int) -> LocalData:
 
 
 DATA = {name: site_data(place) for place, name in enumerate(NAMES)}
-SITES = tuple(
-    SiteData(name, data.train, Examples(data.train.X[:0], data.train.y[:0]), data.test) for name, data in DATA.items()
-)
+SITES = in_one_process(DATA)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,8 @@ from client_agent.data.prepare import Prepared, write
 from client_agent.learning.models import model_spec
 from client_agent.site.events import EventKind
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import torch_learner
-from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.messages.control import RuleName, RuleSpec, Scaling, TableSchema
-from protocol.parameters import StudyParameters
-from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import REQUESTER, final_model, finished, rounds_of, study_for
-from tests.ports import free_ports
+from tests.integration.agents import REQUESTER, changed, final_model, finished, rounds_of, study_for, trained
 from tests.unit.data.made import cleveland_schema, cleveland_text, prepare, written
 
 SITES = (REQUESTER, "c1", "c2", "c3")
@@ -36,9 +31,7 @@ def table(folder: Path, place: int, schema: TableSchema = SCHEMA) -> Prepared:
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
     made = {name: table(tmp_path, place, OTHER if name == "c2" else SCHEMA) for place, name in enumerate(SITES)}
-    sites = tuple(SiteSpec(name, own.data, SitePolicy(least_isolation=0.0)) for name, own in made.items())
-    spec = FederationSpec("tables", REQUESTER, sites, seed=8, ports=free_ports(), bootstrap_samples=0)
-    with InMemoryFederation(spec, tmp_path / "federation", torch_learner) as running:
+    with trained(tmp_path / "federation", {name: own.data for name, own in made.items()}) as running:
         for name, own in made.items():
             folder = running.files.folder / name / "data"
             for path in folder.iterdir():
@@ -50,9 +43,9 @@ def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
 def test_a_study_of_a_table(servers: InMemoryFederation, tmp_path: Path) -> None:
     model = model_spec("linear", (len(SCHEMA.feature_names),), (), 2).named(SCHEMA.feature_names, SCHEMA.class_names)
     of = study_for(servers, STUDY, RuleSpec(name=RuleName.FEDAVG), rounds=2, deadline_s=60.0)
-    parameters = StudyParameters(dimension=2 * (len(SCHEMA.feature_names) + 1), clip_norm=4.0, least_contributors=3)
+    dimension = 2 * (len(SCHEMA.feature_names) + 1)
     with servers.agents():
-        servers.hand_in(of.model_copy(update={"model": model, "parameters": parameters, "data_schema": SCHEMA}))
+        servers.hand_in(changed(of, model=model, dimension=dimension, data_schema=SCHEMA))
         servers.until("c2's refusal", lambda: bool(servers.texts(EventKind.PROBLEM, "c2")))
         (refused,) = servers.texts(EventKind.PROBLEM, "c2")
         assert "its schema is not the one that" in refused

@@ -24,7 +24,18 @@ from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data, study_for
+from tests.integration.agents import (
+    MODEL,
+    REQUESTER,
+    final_model,
+    finished,
+    journal,
+    rounds_of,
+    run_to_end,
+    site_data,
+    study_for,
+    trained,
+)
 from tests.kit.present import present
 from tests.ports import free_ports
 
@@ -56,22 +67,17 @@ def test_a_study_of_another_task_runs_over_two_servers(
     tmp_path: Path, federation: Federation, task: dict[str, Any]
 ) -> None:
     data = {site.name: LocalData(site.train, site.test, names=federation.names) for site in federation.sites}
+    names = tuple(data)
     sites = tuple(SiteSpec(name, examples, POLICY) for name, examples in data.items())
-    names = tuple(site.name for site in sites)
-    spec = FederationSpec("tasks", names[0], sites, seed=5, ports=free_ports())
+    spec = FederationSpec("tasks", names[0], sites, seed=5, ports=free_ports())  # with intervals, by bootstrap
     with InMemoryFederation(spec, tmp_path, torch_learner) as running:
         roster = running.parties.roster.message
         study = study_from_table(checked_study_table(tables(federation, **task), "test"), "test", roster, None)
         running.start()
-        running.hand_in(study)
-        running.until("the end", finished(running, study.name, *names))
+        run_to_end(running, study)
         records = {site: rounds_of(running, site, study.name) for site in names}
-        finals = {
-            site: journal(running, site, study.name).read(
-                journal(running, site, study.name).folder / FINAL_SCORES, FinalScores
-            )
-            for site in names
-        }
+        own_of = {site: journal(running, site, study.name) for site in names}
+        finals = {site: kept.read(kept.folder / FINAL_SCORES, FinalScores) for site, kept in own_of.items()}
     plain = run_plain(study, federation.sites, policy=POLICY)
     metric, *others = METRICS[federation.task]
     own = value_of(plain.rounds[-1].test_scores, metric)
@@ -105,12 +111,7 @@ def turned(data: LocalData) -> LocalData:
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
     data = {name: replace(site_data(place), names=NAMES) for place, name in enumerate(SITES)}
-    sites = tuple(
-        SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy(least_isolation=0.0))
-        for name, own in data.items()
-    )
-    spec = FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports(), bootstrap_samples=0)
-    with InMemoryFederation(spec, tmp_path, torch_learner) as running:
+    with trained(tmp_path, data | {"c2": turned(data["c2"])}) as running:
         yield running
 
 

@@ -48,7 +48,7 @@ def run_site(learner: Learners, config: str) -> None:
         stop,
         lambda event: print(event.model_dump_json(), flush=True),
         lambda study, seed: learner(settings, study, seed),
-        Pace(look_every_s=0.1),  # the requester finds a study in its outbox by looking
+        pace=Pace(look_every_s=0.1),  # the requester finds a study in its outbox by looking
     )
 
 
