@@ -31,11 +31,11 @@ from harness.federation.learners import Odd, light_learner, light_sites, light_s
 from harness.federation.processes import FederationSpec
 from protocol.messages.control import Announcement, RuleName, RuleSpec, Study
 from protocol.sharing import Side
+from tests.fuzz.counts import keep_counts
 from tests.fuzz.requests import OF_PEERS, OF_SITES, PLAYED, Counts, Members, Strangers
 from tests.fuzz.uploads import KIND, Unfinished
 from tests.integration.agents import journal, rounds_of, wait_for
 from tests.kit.processes import Federation, resident_mb
-from tests.kit.soak import REQUESTS, FuzzedRequests, keep_counts
 from tests.ports import free_ports
 
 REQUESTER, *HONEST, MALLORY = (f"hospital-{number}" for number in range(5))
@@ -53,6 +53,21 @@ LIMITS = {
     "idle_s": 5,
     "long_poll_s": 2.0,
 }
+
+
+@dataclass(frozen=True)
+class FuzzedRequests:
+    """``honest_rounds``: of another study meanwhile; ``data_mb``: left on the disk."""
+
+    seed: int
+    requests: int
+    by_kind: dict[str, int]
+    by_answer: dict[str, int]
+    errors: tuple[str, ...]
+    honest_rounds: int
+    seconds: float
+    grown_mb: float
+    data_mb: float
 
 
 @dataclass(frozen=True)
@@ -289,8 +304,8 @@ def test_requests_that_nobody_means_do_no_harm(tmp_path: Path) -> None:
 @pytest.mark.timeout(4 * 3600)
 def test_a_hundred_thousand_requests_that_nobody_means(tmp_path: Path) -> None:
     """Half an hour on a quiet machine; one that is cut short leaves the counts so far."""
-    done = fuzz(tmp_path, FULL, 2, partial(keep_counts, REQUESTS))
-    keep_counts(REQUESTS, done)
+    done = fuzz(tmp_path, FULL, 2, partial(keep_counts, "fuzz_requests.json"))
+    keep_counts("fuzz_requests.json", done)
     assert_sound(done)
     assert done.requests >= 100_000
     assert done.by_kind[KIND] == 1_000
