@@ -5,7 +5,6 @@ What every rule's sums have in common is asked in the mode "plain"; the other mo
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -42,6 +41,7 @@ from tests.integration.crashes import (
     Undisturbed,
     audit,
     crash_federation,
+    died,
     ended,
     light_study_of,
     run_killing,
@@ -329,11 +329,6 @@ def _with_absent(folder: Path) -> Federation:
     return Federation(folder, spec, light_learner)
 
 
-def _dies(federation: Federation, party: str) -> None:
-    wait_for(f"{party} dies", lambda: federation.exit_code(party) is not None, WITHIN_S, federation.tails)
-    assert federation.exit_code(party) == -signal.SIGKILL, federation.running[party].tail()
-
-
 def begin_with_absent(federation: Federation, name: str) -> None:
     """Round 1 is over, the requester is dead, c4 declines and c5 has left."""
     study = light_study(federation.parties, name, EROSION, rounds=_ABSENT_ROUNDS)
@@ -341,7 +336,7 @@ def begin_with_absent(federation: Federation, name: str) -> None:
     federation.kill(REQUESTER)
     federation.start_party(REQUESTER, "before_plan_journalled:2")
     federation.hand_in(study.model_copy(update={"parameters": least, "round_deadline_s": _DEADLINE_S}))
-    _dies(federation, REQUESTER)
+    died(federation, REQUESTER, WITHIN_S)
     federation.journal(DECLINES, name).pause("scanner")
     federation.journal(LEFT, name).leave("withdrawn")
 
@@ -362,7 +357,7 @@ def _kill_while_some_are_absent(opened: Undisturbed, case: Case) -> None:
         federation.kill(kill.party)
         federation.start_party(kill.party, kill.armed)
     federation.start_party(REQUESTER, kill.armed if kill.party == REQUESTER else None)
-    _dies(federation, kill.party)
+    died(federation, kill.party, WITHIN_S)
     federation.start_party(kill.party)
     require_no_wait(federation, name)
 

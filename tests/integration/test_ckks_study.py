@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -31,6 +30,7 @@ from tests.integration.crashes import (
     B,
     Kill,
     crash_federation,
+    died,
     light_study_of,
     outcome_of,
     run_killing,
@@ -213,12 +213,6 @@ def test_who_is_killed_comes_back_and_the_round_is_replayed(federation: Federati
 
 
 # --- a site that joins late, a release set that never comes -----------------------------------------------------------
-
-
-def died(federation: Federation, name: str) -> None:
-    """Until its failpoint has killed it."""
-    wait_for(f"the death of {name}", lambda: federation.exit_code(name) is not None)
-    assert federation.exit_code(name) == -signal.SIGKILL, federation.tails()
 
 
 def at_both(federation: Federation, query: str, study: Study) -> list[list[tuple[object, ...]]]:

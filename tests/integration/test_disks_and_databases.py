@@ -12,15 +12,14 @@ import pytest
 from client_agent.site.events import RoundEnd
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.federation.learners import light_study
-from protocol.messages.control import RoundState, RuleName, RuleSpec, Study
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.sharing import Side
-from tests.integration.agents import finished, rounds_of, wait_for
+from tests.integration.agents import rounds_of, wait_for
 from tests.integration.crash_modes import CrashProcesses
 from tests.integration.crashes import (
     POSTGRESQL,
     REQUESTER,
     ROUNDS,
-    SITES,
     SQLITE,
     A,
     B,
@@ -29,7 +28,8 @@ from tests.integration.crashes import (
     crash_federation,
     ended,
     light_study_of,
-    outcome_of,
+    over,
+    recorded,
     run_killing,
 )
 from tests.integration.test_server_round import NUMERATORS, updates
@@ -106,13 +106,8 @@ def test_a_full_disk_refuses_and_recovers(
     assert sites.contribute(SCRIPTED[0], sealed[SCRIPTED[0]], 1) == receipts
     for site in SCRIPTED[1:]:
         sites.contribute(site, sealed[site], 1)
-    current = sites.wait_transcript(Side.A, 1)
-    sites.send_queries(current, x[sites.requester], NUMERATORS)
-    for each in Side:
-        current = sites.wait_round(each, 1, RoundState.MEASURED)
-    sites.release(current)
-    for each in Side:
-        sites.wait_round(each, 1, RoundState.RELEASED)
+    sites.release(sites.measured(1, x[sites.requester], NUMERATORS))
+    sites.released(1)
     assert np.array_equal(sites.output(SCRIPTED[1], 1), sum(x.values()))
 
 
@@ -139,12 +134,9 @@ def test_the_database_has_an_accident(crash_processes: CrashProcesses, accident:
         else:
             for url in federation.databases.values():
                 cluster.break_connections(url)
-    wait_for("the end", finished(federation, study.name, *SITES), 120.0, federation.site_tails)
-    audit(federation, study)
-    outcome = outcome_of(federation, study)
-    records = rounds_of(federation, REQUESTER, study.name)
-    assert [record.round for record in records] == list(range(1, ROUNDS + 1))
-    released = sum(record.state is RoundEnd.RELEASED for record in records)
+    outcome = over(federation, study)
+    assert [record.round for record in outcome.records] == list(range(1, ROUNDS + 1))
+    released = sum(record.state is RoundEnd.RELEASED for record in outcome.records)
     assert set(outcome.models) == {undisturbed.model_after(released, large=False)}
 
 
@@ -161,9 +153,9 @@ def test_a_replica_that_lags_takes_over_and_the_newest_database_goes_on() -> Non
             rule = RuleSpec(name=RuleName.FEDAVG)  # under which no weight erodes, however many rounds there are
             study = light_study(federation.parties, "lagging-replica", rule, rounds=_MANY_ROUNDS)
             federation.hand_in(study)
-            _recorded(federation, study, 1)
+            recorded(federation, study, 1)
             replica = of_a.replica()
-            _recorded(federation, study, len(rounds_of(federation, REQUESTER, study.name)) + 2)
+            recorded(federation, study, len(rounds_of(federation, REQUESTER, study.name)) + 2)
             of_a.fail_over(replica)
             log = federation.folder / A / "process.log"
             wait_for("a running server refuses", lambda: _REFUSES in log.read_text(), 60.0, federation.tails)
@@ -174,14 +166,8 @@ def test_a_replica_that_lags_takes_over_and_the_newest_database_goes_on() -> Non
             federation.kill(A)
             of_a.fail_over(of_a.folder / "data")
             federation.start_party(A)
-            wait_for("the end", finished(federation, study.name, *SITES), 240.0, federation.site_tails)
-            audit(federation, study)
-            outcome = outcome_of(federation, study)
+            outcome = over(federation, study, 240.0)
             told = [(one.round, one.state.value, one.attempt, one.reason) for one in outcome.records]
             assert [number for number, *_ in told] == list(range(1, _MANY_ROUNDS + 1)), told
             assert sum(end == RoundEnd.RELEASED for _, end, *_ in told) >= _MANY_ROUNDS - 2, told
             assert len(set(outcome.models)) == 1
-
-
-def _recorded(federation: Federation, study: Study, rounds: int) -> None:
-    wait_for(f"round {rounds}", lambda: len(rounds_of(federation, REQUESTER, study.name)) >= rounds, 60.0)

@@ -199,17 +199,6 @@ def test_a_late_message_of_one_start_says_nothing(pair: Pair) -> None:
     b.history.require_compared()
 
 
-def test_an_empty_folder_in_place_of_a_lost_one_is_noticed(pair: Pair) -> None:
-    pair.sites("trial")
-    pair.until("compared", lambda: pair.server(Side.A).history.compared)
-    pair.apps.kill(Side.A)
-    shutil.rmtree(pair.data(Side.A))
-    pair.apps.bring_back(Side.A)
-    pair.until_refused(Side.A)
-    assert pair.restored(Side.A) == []
-    run_round(pair.sites("anew"), 1, updates(1))
-
-
 def test_starts_without_the_other_server_hide_nothing(pair: Pair) -> None:
     """An old copy that grows again, and is started again, before the other server is asked."""
     sites = pair.sites("trial")

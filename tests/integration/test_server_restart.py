@@ -20,12 +20,10 @@ from protocol.messages.control import (
     Receipt,
     RoundState,
     Signed,
-    require_signatures,
 )
 from protocol.sharing import Side
-from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
+from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, signed_outcome, updates
 from tests.kit.disk import folder_on_disk
-from tests.kit.present import present
 from tests.kit.processes import Federation, start_servers
 
 
@@ -49,15 +47,11 @@ def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[Sc
 def finish(sites: ScriptedRequester, number: int, attempt: int = 1) -> None:
     """Run from the challenge to the release, for contributions that are all there."""
     x = updates(number)
-    current = sites.wait_transcript(Side.A, number)
+    current = sites.measured(number, x[sites.requester], NUMERATORS)
     assert current.attempt == attempt
-    sites.send_queries(current, x[sites.requester], NUMERATORS)
-    for side in Side:
-        current = sites.wait_round(side, number, RoundState.MEASURED)
     assert all(opened.in_range for opened in sites.openings(current, NUMERATORS).values())
     sites.release(current)
-    for side in Side:
-        sites.wait_round(side, number, RoundState.RELEASED)
+    sites.released(number)
     assert np.array_equal(sites.output(SITES[1], number), expected_sum(x))
 
 
@@ -106,15 +100,11 @@ def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: Scri
     assert refused("GET", at(paths.CONTRIBUTION_HELD, other)) == 200  # it is stored: nothing more is needed
 
 
-def contribute_all(sites: ScriptedRequester, number: int, attempt: int = 1) -> dict[str, np.ndarray]:
+def contribute_all(sites: ScriptedRequester, number: int, attempt: int = 1) -> None:
     shown = sites.view(Side.A).current if attempt > 1 else None
     announcement = sites.announcement(number) if shown is None else shown.announcement.message
     sites.announce(announcement)
-    x = updates(number)
-    for site in SITES:
-        sealed = sites.seal_contribution(site, x[site], announcement, attempt)
-        sites.contribute(site, sealed, number, attempt)
-    return x
+    sites.contribute_all(announcement, updates(number), attempt)
 
 
 def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: ScriptedRequester) -> None:
@@ -128,11 +118,10 @@ def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: Script
     database.close()
     sites.federation.start_server(Side.A)
     sites.federation.wait_for(Side.A, "/healthz")
-    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
     for side in Side:
         current = sites.wait_round(side, 1, RoundState.ANNOUNCED)
         assert current.attempt == 2
-        assert require_signatures(present(current.outcome), sites.federation.roster, both).outcome is RoundState.BURNT
+        assert signed_outcome(sites, current).outcome is RoundState.BURNT
         assert current.agreed_set is None
     contribute_all(sites, 1, attempt=2)
     finish(sites, 1, attempt=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,16 @@ from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
 from protocol.channel.sealing import sealed_small_length
 from protocol.messages import paths
-from protocol.messages.control import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState, require_signatures
+from protocol.messages.control import (
+    OutcomeCause,
+    PauseCause,
+    PauseNotice,
+    RoundOutcome,
+    RoundState,
+    RoundView,
+    StudyState,
+    require_signatures,
+)
 from protocol.messages.letter import NOTICE_BYTES
 from protocol.mpc.measurement import distance_query
 from protocol.mpc.sketch import sketch_vector
@@ -48,19 +56,12 @@ def exact_distances(x: dict[str, Ring], requester: str, numerators: dict[str, in
     return result
 
 
-def run_round(sites: ScriptedRequester, number: int, x: dict[str, Ring], *, opens: Needs = Needs.DISTANCES) -> float:
-    """One round to its release; -> seconds from the last receipt to the release."""
+def run_round(sites: ScriptedRequester, number: int, x: dict[str, Ring], *, opens: Needs = Needs.DISTANCES) -> None:
+    """One round to its release; what it opens is exact."""
     announcement = sites.announcement(number, opens=opens)
     sites.announce(announcement)
-    sealed = {site: sites.seal_contribution(site, x[site], announcement) for site in x}
-    for site in x:
-        sites.contribute(site, sealed[site], number)
-    begun = time.perf_counter()
-    current = sites.wait_transcript(Side.A, number)
-    if opens is Needs.DISTANCES:
-        sites.send_queries(current, x[sites.requester], NUMERATORS)
-    for side in Side:
-        current = sites.wait_round(side, number, RoundState.MEASURED)
+    sites.contribute_all(announcement, x)
+    current = sites.measured(number, x[sites.requester], NUMERATORS)
     opened = sites.openings(current, NUMERATORS)
     assert all(site.in_range for site in opened.values())
     if opens is Needs.DISTANCES:
@@ -69,16 +70,17 @@ def run_round(sites: ScriptedRequester, number: int, x: dict[str, Ring], *, open
         # Both are one square root and two divisions of the same integer: equal up to a few roundings of 2^-53.
         assert found == pytest.approx(expected, rel=1e-15)
     sites.release(current)
-    for side in Side:
-        sites.wait_round(side, number, RoundState.RELEASED)
-    return time.perf_counter() - begun
+    sites.released(number)
+
+
+def signed_outcome(sites: ScriptedRequester, view: RoundView) -> RoundOutcome:
+    """The outcome, which both servers have signed."""
+    roster = sites.federation.roster
+    return require_signatures(present(view.outcome), roster, [roster.operator_a.name, roster.operator_b.name])
 
 
 def expected_sum(x: dict[str, Ring]) -> Ring:
-    total = np.zeros(D, dtype=np.uint64)
-    for vector in x.values():
-        total += vector
-    return total
+    return np.sum(list(x.values()), axis=0, dtype=np.uint64)
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +105,7 @@ def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[Sc
 def test_rounds_release_the_exact_sum(sites: ScriptedRequester) -> None:
     for number in (1, 2, 3, 4):
         x = updates(number)
-        seconds = run_round(sites, number, x, opens=Needs.NOTHING if number == 3 else Needs.DISTANCES)
-        print(f"round {number}: {seconds * 1000:.0f} ms from last receipt to release")
+        run_round(sites, number, x, opens=Needs.NOTHING if number == 3 else Needs.DISTANCES)
         for site in SITES:
             assert np.array_equal(sites.output(site, number), expected_sum(x))
 
@@ -119,8 +120,7 @@ def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
     x = {site: rng.integers(-(2**11), 2**11, dimension).astype(np.int64).view(np.uint64) for site in SITES}
     announcement = made.announcement(1)
     made.announce(announcement)
-    for site in SITES:
-        made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
+    made.contribute_all(announcement, x)
     challenge = made.send_queries(made.wait_transcript(Side.A, 1), x[made.requester], NUMERATORS)
     for side in Side:
         current = made.wait_round(side, 1, RoundState.MEASURED)
@@ -134,12 +134,8 @@ def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
         expected = (squared / parameters.sketch_blocks) ** 0.5 / parameters.scale / (numerator / GRID)
         assert opened[site].distance == pytest.approx(expected, rel=1e-15)
     made.release(current)
-    for side in Side:
-        made.wait_round(side, 1, RoundState.RELEASED)
-    total = np.zeros(dimension, dtype=np.uint64)
-    for vector in x.values():
-        total += vector
-    assert np.array_equal(made.output(SITES[1], 1), total)
+    made.released(1)
+    assert np.array_equal(made.output(SITES[1], 1), expected_sum(x))
     made.end()
     made.close()
 
@@ -151,9 +147,7 @@ def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
         made.create()
         announcement = made.announcement(1)
         made.announce(announcement)
-        x = updates(1)
-        for site in SITES:
-            made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
+        made.contribute_all(announcement, updates(1))
         stated = made.transcript_of(made.wait_transcript(Side.A, 1))
         label = f"{made.study.digest()} round 1 attempt 1 challenge nonce"
         expected = [server_randomness(11, running.roster.operator(side).name).bytes(32, label).hex() for side in Side]
@@ -170,16 +164,12 @@ def state_at(sites: ScriptedRequester, side: Side) -> RoundState:
 
 
 def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedRequester) -> None:
-    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
     for number in (1, 2):
         announcement = sites.announcement(number, closes_in_s=2)
         sites.announce(announcement)
-        x = updates(number)
-        for site in SITES:
-            sites.contribute(site, sites.seal_contribution(site, x[site], announcement), number)
+        sites.contribute_all(announcement, updates(number))
         for side in Side:
-            current = sites.wait_round(side, number, RoundState.SKIPPED)
-            outcome = require_signatures(present(current.outcome), sites.federation.roster, both)
+            outcome = signed_outcome(sites, sites.wait_round(side, number, RoundState.SKIPPED))
             assert outcome.cause is OutcomeCause.QUERIES_MISSING
     for side in Side:
         view = sites.view(side)
@@ -192,14 +182,10 @@ def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedRequester) 
 def test_too_few_contributions_skip_the_round(sites: ScriptedRequester) -> None:
     announcement = sites.announcement(1, closes_in_s=2)
     sites.announce(announcement)
-    x = updates(1)
-    for site in SITES[:3]:
-        sites.contribute(site, sites.seal_contribution(site, x[site], announcement), 1)
+    sites.contribute_all(announcement, updates(1, SITES[:3]))
     for side in Side:
-        current = sites.wait_round(side, 1, RoundState.SKIPPED)
-        assert current.outcome is not None
-        assert current.outcome.message.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
-        assert (current.outcome.message.found, current.outcome.message.needed) == (2, 3)
+        outcome = signed_outcome(sites, sites.wait_round(side, 1, RoundState.SKIPPED))
+        assert (outcome.cause, outcome.found, outcome.needed) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 2, 3)
     run_round(sites, 2, updates(2))
 
 
@@ -214,11 +200,8 @@ def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(
         assert all(state_at(sites, side) is not RoundState.SKIPPED for side in Side)
         notice = secrets.token_bytes(sealed_small_length(NOTICE_BYTES))
         sites.clients[site].ok(Side.A, "PUT", letter, notice)
-    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
     for side in Side:
-        current = sites.wait_round(side, 1, RoundState.SKIPPED)
-        outcome = require_signatures(present(current.outcome), sites.federation.roster, both)
-        assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
-        assert (outcome.found, outcome.needed) == (1, 3)
+        outcome = signed_outcome(sites, sites.wait_round(side, 1, RoundState.SKIPPED))
+        assert (outcome.cause, outcome.found, outcome.needed) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 1, 3)
     assert {f"decline-1/{site}" for site in others} <= set(sites.view(Side.A).mail)
     run_round(sites, 2, updates(2))
