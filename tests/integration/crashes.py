@@ -60,14 +60,10 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """A party's death: where, in which mode of study and with which storage, and how the round may end.
-
-    ``quick``: part of every test run; the others run in ``make soak``.
-    """
+    """A party's death: where, in which mode of study and with which storage, and how the round may end."""
 
     kills: tuple[Kill, ...]
     ends: frozenset[End] = frozenset({End.REPLAYED})
-    quick: bool = False
     large: bool = False
     mode: str = "plain"
     storage: str = SQLITE

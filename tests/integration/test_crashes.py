@@ -11,7 +11,16 @@ from __future__ import annotations
 from client_agent.site import failpoints as agent_points
 from servers import failpoints as server_points
 from tests.integration import test_ckks_study
-from tests.integration.crash_cases import CASES, IN_POSTGRESQL, SERVER_A, SERVER_B, WHILE_A_ROUND_ENDS, parametrised
+from tests.integration.crash_cases import (
+    CASES,
+    IN_POSTGRESQL,
+    QUICK,
+    SERVER_A,
+    SERVER_B,
+    WHILE_A_ROUND_ENDS,
+    is_quick,
+    parametrised,
+)
 from tests.integration.crash_modes import MODES, CrashProcesses
 from tests.integration.crashes import SITES, A, B, Case
 
@@ -19,6 +28,10 @@ from tests.integration.crashes import SITES, A, B, Case
 @parametrised((*SERVER_A, *SERVER_B, *WHILE_A_ROUND_ENDS, *IN_POSTGRESQL))
 def test_kill_at(crash_processes: CrashProcesses, case: Case) -> None:
     MODES[case.mode].run(crash_processes.of(case.mode, case.storage), case)
+
+
+def test_quick_cases_are_cases() -> None:
+    assert sum(map(is_quick, CASES)) == len(QUICK)
 
 
 def test_every_point_is_in_a_case() -> None:

@@ -19,14 +19,7 @@ from harness.federation.learners import EROSION, light_study
 from protocol.messages.control import RoundState, Study
 from protocol.sharing import Side
 from servers.cli import app
-from tests.integration.crashes import (
-    A,
-    B,
-    crash_federation,
-    over,
-    recorded,
-    run_killing,
-)
+from tests.integration.crashes import A, B, crash_federation, over, recorded, run_killing
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 

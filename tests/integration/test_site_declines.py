@@ -170,6 +170,7 @@ def test_lies_are_declined_before_training(pair: Pair, tmp_path: Path) -> None:
         for name, lie in LIES.items():
             opened, listed = first_round(pair, **lie.announced)
             opened.sites.announce(opened.announcement)
+            (tmp_path / name).mkdir()
             cases[name] = opened, *asked(opened, listed, tmp_path / name, lie=lie)
             sites.callback(cases[name][1].close)
             for other in WITHOUT_VICTIM:
