@@ -23,6 +23,7 @@ from harness.engine.parties import Parties
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import Learners, light_learner, light_sites, torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
+from moiety import main
 from protocol.messages.control import Announcement, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -148,6 +149,13 @@ def study_for(federation: Federated, name: str, rule: RuleSpec, rounds: int, dea
         round_deadline_s=deadline_s,
         seed=11,
     )
+
+
+def moiety(*arguments: str) -> int:
+    """Run a command in this process; return its exit code."""
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    return int(done.value.code or 0)
 
 
 EROSION = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.01, size_penalty=0.1)

@@ -1,8 +1,7 @@
-"""Full disks and accidents of a server's database: a study is only delayed."""
+"""A disk without room, and a database that goes back: what is refused, and how a study goes on after it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,51 +14,12 @@ from harness.federation.learners import light_study
 from protocol.messages.control import RuleName, RuleSpec
 from protocol.sharing import Side
 from tests.integration.agents import rounds_of, wait_for
-from tests.integration.crash_modes import CrashProcesses
-from tests.integration.crashes import (
-    POSTGRESQL,
-    REQUESTER,
-    ROUNDS,
-    SQLITE,
-    A,
-    B,
-    End,
-    audit,
-    crash_federation,
-    ended,
-    light_study_of,
-    over,
-    recorded,
-    run_killing,
-)
+from tests.integration.crashes import REQUESTER, A, crash_federation, over, recorded
 from tests.integration.test_server_round import NUMERATORS, updates
 from tests.integration.test_server_round import SITES as SCRIPTED
 from tests.kit.disk import fill, folder_on_disk, small_disk
 from tests.kit.postgres import running_cluster
 from tests.kit.processes import Federation, prepare_servers, running_servers
-
-# --- full disks -------------------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_only_delays_the_study(crash_processes: CrashProcesses) -> None:
-    """A share meets a full disk at B: refused with 507 and nothing stored; the site sends the same bytes again."""
-    of = crash_processes.of("plain", SQLITE)
-    federation, reference = of.federation, of.run(large=False)
-    federation.kill(B)
-    federation.start_party(B, "disk_full:2")
-    study = light_study_of(federation, "disk-full")
-    outcome = run_killing(federation, study)
-    audit(federation, study)
-    assert ended(outcome) is End.REPLAYED
-    assert outcome.models == reference.models
-    refused = [
-        line for line in (federation.folder / B / "process.log").read_text().splitlines() if "storage_full" in line
-    ]
-    assert len(refused) == 1
-    assert "nothing was stored" in refused[0]
-    federation.kill(B)
-    federation.start_party(B)
-
 
 _DIMENSION = 20_000
 _DISK_BYTES = 24 * 2**20
@@ -111,33 +71,8 @@ def test_a_full_disk_refuses_and_recovers(
     assert np.array_equal(sites.output(SCRIPTED[1], 1), sum(x.values()))
 
 
-# --- accidents of a server's database ---------------------------------------------------------------------------------
-
 _MANY_ROUNDS = 12
 _REFUSES = "moiety server accept-rollback"
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("accident", ["dies", "breaks connections"])
-def test_the_database_has_an_accident(crash_processes: CrashProcesses, accident: str) -> None:
-    """Nothing that was stored is lost, what was not is sent again."""
-    undisturbed = crash_processes.of("plain", POSTGRESQL)
-    federation, cluster = undisturbed.federation, crash_processes.cluster
-    assert cluster is not None
-    study = light_study_of(federation, f"database-{accident.replace(' ', '-')}")
-    federation.hand_in(study)
-    for _ in range(3):
-        time.sleep(0.7)
-        if accident == "dies":
-            cluster.stop()
-            cluster.start()
-        else:
-            for url in federation.databases.values():
-                cluster.break_connections(url)
-    outcome = over(federation, study)
-    assert [record.round for record in outcome.records] == list(range(1, ROUNDS + 1))
-    released = sum(record.state is RoundEnd.RELEASED for record in outcome.records)
-    assert set(outcome.models) == {undisturbed.model_after(released, large=False)}
 
 
 @pytest.mark.soak

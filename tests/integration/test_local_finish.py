@@ -25,12 +25,21 @@ from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
-from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, RuleSpec, Study, StudyState, StudyView
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from tests.integration.agents import REQUESTER, final_model, journal, rounds_of, run_to_end, site_data, spec, study_for
+from tests.integration.agents import (
+    REQUESTER,
+    final_model,
+    journal,
+    moiety,
+    rounds_of,
+    run_to_end,
+    site_data,
+    spec,
+    study_for,
+)
 from tests.kit.present import present
 
 SITES = (REQUESTER, "c1", "c2", "c3")
@@ -110,12 +119,6 @@ def test_nobody_else_hears_of_it(federation: InMemoryFederation) -> None:
         assert not list(own.folder.glob("finish*"))
     for path in (federation.files.folder).glob("operator*/**/*"):
         assert not path.is_file() or b"held_out" not in path.read_bytes(), path
-
-
-def moiety(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return int(done.value.code or 0)
 
 
 def test_the_finished_model_is_in_use_and_the_shared_one_is_kept(

@@ -13,7 +13,6 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.privacy_budget import Steps, Training, budget_memory, epsilon_of, share_used
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import class_counts, light_study, torch_learner
-from moiety import main
 from protocol.errors import Clause
 from protocol.messages.control import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
 from protocol.policy.site_policy import SitePolicy
@@ -23,6 +22,7 @@ from tests.integration.agents import (
     finished,
     in_memory,
     journal,
+    moiety,
     rounds_of,
     run_to_end,
     spec,
@@ -169,13 +169,11 @@ def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_
     spent = epsilon_of([Steps(16 / 60, NOISE, 3)], DELTA)
     config = str(running.config("c1"))
     capsys.readouterr()
-    with pytest.raises(SystemExit, match="0"):
-        main(["model", "export", "earnest", "--config", config, "--out", str(tmp_path / "out"), "--json"])
+    assert moiety("model", "export", "earnest", "--config", config, "--out", str(tmp_path / "out"), "--json") == 0
     card = json.loads(capsys.readouterr().out)["privacy"]
     assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 3, NOISE)
     assert card["epsilon"] == pytest.approx(spent)
-    with pytest.raises(SystemExit, match="0"):
-        main(["agent", "status", "--config", config, "--json"])
+    assert moiety("agent", "status", "--config", config, "--json") == 0
     report = json.loads(capsys.readouterr().out)["budget"]
     assert report["spent"] == pytest.approx(spent)
     assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))

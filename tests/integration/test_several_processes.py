@@ -40,39 +40,25 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 WITHIN_S = 120.0
 # The lease has to be over before another goes on: a round may be closed, and skipped, before that.
 _ANY = frozenset({End.REPLAYED, End.BURNT, End.SKIPPED})
+_ALL_STEPS = (
+    "ot_base_midway",
+    "ot_batch_midway",
+    *(
+        f"{when}_{step}"
+        for step in ("lock_signed", "challenge_stored", "opening_stored")
+        for when in ("before", "after")
+    ),
+    *(f"{when}_{step}" for step in ("mask_stored", "output_stored") for when in ("before", "after")),
+)
 DRIVER_STEPS = {
     Side.A: (
-        "ot_base_midway",
-        "ot_batch_midway",
-        "before_lock_signed",
-        "after_lock_signed",
+        *_ALL_STEPS,
         "before_challenge_sent",
-        "before_challenge_stored",
-        "after_challenge_stored",
         "before_correlations_marked",
         "after_correlations_marked",
         "after_masked_sent",
-        "before_opening_stored",
-        "after_opening_stored",
-        "before_mask_stored",
-        "after_mask_stored",
-        "before_output_stored",
-        "after_output_stored",
     ),
-    Side.B: (
-        "ot_base_midway",
-        "ot_batch_midway",
-        "before_lock_signed",
-        "after_lock_signed",
-        "before_challenge_stored",
-        "after_challenge_stored",
-        "before_opening_stored",
-        "after_opening_stored",
-        "before_mask_stored",
-        "after_mask_stored",
-        "before_output_stored",
-        "after_output_stored",
-    ),
+    Side.B: _ALL_STEPS,
 }
 UPLOAD_STEPS = ("upload_midway", "after_upload_written", "after_receipt_stored", "after_mail_stored")
 PARTS_DIMENSION = 2**22 + 5

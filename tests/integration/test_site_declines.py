@@ -7,7 +7,6 @@ the other sites and the requester are scripted. A site that declines tells the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +27,12 @@ from harness.attack.scripted_rounds import (
     REQUESTER,
     SITES,
     SMALL,
-    STRANGER,
     VICTIM,
     OpenRound,
     Pair,
     database,
 )
+from harness.federation.server_apps import ServersInMemory
 from protocol.errors import Clause, ErrorCode
 from protocol.messages import paths
 from protocol.messages.control import (
@@ -57,8 +56,6 @@ from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
 from tests.integration.real_site import MODEL, SITE_KEY, RealSite
 from tests.kit.present import present
-from tests.kit.processes import Federation
-from tests.kit.servers_in_memory import servers_in_memory
 
 LAYERS = (LayerShape(name="hidden", shape=(SMALL - 2,)), LayerShape(name="head.bias", shape=(2,)))
 CONTRIBUTORS = SITES[1:]
@@ -146,21 +143,13 @@ def letter_to_the_requester(opened: OpenRound) -> Decline:
     return letter.message
 
 
-def shares_held(federation: Federation, study_digest: str) -> set[str]:
+def shares_held(federation: ServersInMemory, study_digest: str) -> set[str]:
     held = set()
     for side in Side:
         connection = database(federation, side)
         held |= {row[0] for row in connection.execute("select site from contributions where study = ?", [study_digest])}
         connection.close()
     return held
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with servers_in_memory(tmp_path_factory.mktemp("requester"), [*SITES, STRANGER]) as federation:
-        made = Pair(federation)
-        yield made
-        made.close()
 
 
 def test_lies_are_declined_before_training(pair: Pair, tmp_path: Path) -> None:
