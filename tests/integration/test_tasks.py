@@ -19,11 +19,7 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import (
-    journal,
-    rounds_of,
-    run_to_end,
-)
+from tests.integration.agents import journal, rounds_of, run_to_end
 from tests.kit.present import present
 from tests.ports import free_ports
 
