@@ -14,7 +14,7 @@ from moiety import main
 from tests.documents.lines import ROOT
 
 PATIENCE_S = 900.0
-"""For processes of a busy machine."""
+"""Enough for processes of a busy machine."""
 
 
 def environment() -> dict[str, str]:

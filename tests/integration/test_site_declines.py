@@ -66,7 +66,7 @@ WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)
 
 @dataclass(frozen=True)
 class Lie:
-    """What the requester mails or announces otherwise than it should, and what the site says of it."""
+    """A list or an announcement that the requester alters, and the site's answer."""
 
     code: str
     says: str
