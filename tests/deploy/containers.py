@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,17 +25,14 @@ ASKED = "MOIETY_TEST_DEPLOY"
 BUILT = "MOIETY_IMAGES_BUILT"
 
 
+def attempt(*command: str, within_s: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command that may fail."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=within_s, **options)
+
+
 def run(*command: str, environment: dict[str, str] | None = None, within_s: float = 300) -> str:
     """Standard output; fails with both outputs when the command does."""
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | (environment or {}),
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-        check=False,
-    )
+    done = attempt(*command, within_s=within_s, cwd=ROOT, env=os.environ | (environment or {}))
     assert done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -135,12 +133,10 @@ class Deployment:
 
     def attempt(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
         """Like ``execute``, for commands that may fail."""
-        whole = ("docker", "exec", self.container(service), *command)
-        return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
+        return attempt("docker", "exec", self.container(service), *command)
 
     def logs(self, service: str) -> str:
-        done = subprocess.run(("docker", "logs", self.container(service)), capture_output=True, text=True, check=True)
-        return done.stdout + done.stderr
+        return logs_of(self.container(service))
 
     def lines(self, service: str, path: str) -> list[str]:
         """The lines of a file below the state folder; none when it is not there yet."""
@@ -150,6 +146,21 @@ class Deployment:
     def copy_state(self, service: str, to: Path) -> Path:
         run("docker", "cp", f"{self.container(service)}:{STATE}", str(to))
         return to
+
+
+def logs_of(container: str) -> str:
+    done = attempt("docker", "logs", container)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def require_no_secret(log: str, keys: str, *others: str) -> None:
+    """Require that a party's log holds none of the long values of its keys' file, nor one of the others."""
+    lines = [line.partition("=")[2].strip(' "') for line in keys.splitlines()]
+    secrets = [value for value in lines if len(value) >= 64]
+    assert len(secrets) >= 2
+    assert log
+    assert not [value[:8] for value in (*secrets, *others) if value in log]
 
 
 def wait_until(happened: Callable[[], bool], what: str, within_s: float) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.deploy.containers import run
+from tests.deploy.containers import attempt, logs_of, run
 from tests.ports import more_free_ports
 
 USER = 10001
@@ -89,8 +89,7 @@ class Stranger:
         """Its first command, for which there is the image alone."""
         image = f"moiety-{self._service}:local"
         network = () if self.is_operator else ("--network", self.networks.of(self.on[0]))
-        command = ("docker", "run", "--rm", *network, "-v", f"{self.folder}:/etc/moiety", image, *words)
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return attempt("docker", "run", "--rm", *network, "-v", f"{self.folder}:/etc/moiety", image, *words)
 
     def moiety(self, *words: str) -> str:
         """``docker compose run --rm moiety ...`` in its folder."""
@@ -102,8 +101,7 @@ class Stranger:
 
     def fails(self, *words: str) -> str:
         """Run a command that must fail; return its message."""
-        command = ("docker", "exec", self.container, "moiety", *words, *CONFIG)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = attempt("docker", "exec", self.container, "moiety", *words, *CONFIG)
         assert done.returncode != 0, done.stdout
         return done.stdout + done.stderr
 
@@ -118,15 +116,12 @@ class Stranger:
         return found
 
     def logs(self) -> str:
-        done = subprocess.run(("docker", "logs", self.container), capture_output=True, text=True, check=True)
-        return done.stdout + done.stderr
+        return logs_of(self.container)
 
     def rounds(self, study: str) -> list[dict]:
         """The lines of a study's metrics, at a site."""
         path = f"/var/lib/moiety/studies/{study}/metrics.jsonl"
-        done = subprocess.run(
-            ("docker", "exec", self.container, "cat", path), capture_output=True, text=True, check=False, timeout=60
-        )
+        done = attempt("docker", "exec", self.container, "cat", path)
         return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
     def _compose(self, *words: str) -> str:

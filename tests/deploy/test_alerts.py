@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from protocol.errors import ErrorCode
 from servers.monitoring import Metrics
+from tests.deploy.containers import attempt
 
 DASHBOARDS = Path(__file__).parents[2] / "deploy" / "dashboards"
 RULES = yaml.safe_load((DASHBOARDS / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
@@ -68,7 +68,5 @@ def test_promtool_finds_the_rules_right() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("NOT TESTED: no promtool (Debian: apt-get install prometheus); alerts_test.yml was not run")
-    done = subprocess.run(
-        [promtool, "test", "rules", "alerts_test.yml"], cwd=DASHBOARDS, capture_output=True, text=True, check=False
-    )
+    done = attempt(promtool, "test", "rules", "alerts_test.yml", cwd=DASHBOARDS)
     assert done.returncode == 0, done.stdout + done.stderr

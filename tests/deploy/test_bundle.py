@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from deploy import bundle
 from deploy.lock import EXTRAS, lock
 from deploy.requirements import requirements
+from tests.deploy.containers import attempt
 
 ROOT = Path(__file__).parents[2]
 MADE = "MOIETY_TEST_BUNDLE"
@@ -45,8 +46,7 @@ def test_the_lock_names_every_requirement_with_a_hash_and_no_index() -> None:
 
 def lines_of(*extras: str, lock: str = "deploy/lock.txt") -> subprocess.CompletedProcess[str]:
     """The arguments that an image's build passes to pip."""
-    command = (sys.executable, "deploy/requirements.py", "--locked", lock, *extras)
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return attempt(sys.executable, "deploy/requirements.py", "--locked", lock, *extras, cwd=ROOT)
 
 
 def names_in(*extras: str, lock: str = "deploy/lock.txt") -> set[str]:
@@ -164,13 +164,11 @@ def test_an_archive_with_a_changed_file_is_not_installed(tmp_path: Path) -> None
     (folder / "wheel").write_text("as it was")
     bundle.sum_up(folder)
     (folder / "wheel").write_text("as it is")
-    done = subprocess.run(
-        ("sh", str(folder / "install.sh"), str(tmp_path / "target")), capture_output=True, text=True, check=False
-    )
+    done = attempt("sh", str(folder / "install.sh"), str(tmp_path / "target"))
     assert done.returncode != 0
     assert "wheel: FAILED" in done.stdout
     assert not (tmp_path / "target").exists()
-    usage = subprocess.run(("sh", str(folder / "install.sh")), capture_output=True, text=True, check=False)
+    usage = attempt("sh", str(folder / "install.sh"))
     assert (usage.returncode, usage.stderr) == (2, "usage: sh install.sh FOLDER, such as /opt/moiety\n")
 
 
@@ -198,9 +196,7 @@ def test_an_installation_without_a_network_runs_whole_studies(tmp_path: Path) ->
     environment = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            (*alone, *command), env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = attempt(*alone, *command, within_s=1500, env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -209,6 +205,6 @@ def test_an_installation_without_a_network_runs_whole_studies(tmp_path: Path) ->
     assert "No broken requirements found." in installed
     program = str(target / "bin" / "moiety")
     reach = (*alone, sys.executable, "-c", "import socket; socket.create_connection(('192.0.2.1', 80), 1)")
-    assert "unreachable" in subprocess.run(reach, capture_output=True, text=True, check=False).stderr
+    assert "unreachable" in attempt(*reach).stderr
     run(program, "lab", "faults", "--seeds", "0", "--out", str(tmp_path / "faults.json"))
     assert (tmp_path / "faults.json").exists()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 
 from deploy.bundle import version
@@ -26,7 +26,9 @@ from tests.deploy.charts import (
     require_restricted,
     tool,
 )
+from tests.deploy.containers import attempt
 from tests.documents.walk import Walk
+from tests.kit.certificates import write_certificate
 
 VERSIONS = ("1.29.0", "1.37.0")
 ALL = {
@@ -63,7 +65,7 @@ def test_every_manifest_is_what_kubernetes_takes(named: str) -> None:
 def test_kubeconform_agrees(tmp_path: Path) -> None:
     program = tool("kubeconform", "https://github.com/yannh/kubeconform; it needs a network for its schemas")
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(rendered(*SHARDED).values()))
-    done = subprocess.run((program, "-strict", str(tmp_path)), capture_output=True, text=True, check=False)
+    done = attempt(program, "-strict", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -213,9 +215,9 @@ def test_the_documents_commands_make_what_the_chart_asks_for(tmp_path: Path) -> 
     keys.mkdir()
     for name in ("keys.toml", "operator-a.card.toml"):
         (keys / name).write_text("x = 1\n")
-    certificate = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    files = ("-keyout", str(keys / "tls-key.pem"), "-out", str(keys / "tls-certificate.pem"))
-    subprocess.run((*certificate, "-subj", "/CN=a", *files), check=True, capture_output=True, timeout=60)
+    chain, key = write_certificate(keys, trustme.CA())
+    chain.rename(keys / "tls-certificate.pem")
+    key.rename(keys / "tls-key.pem")
     there = {"operator-a/": f"{keys}/"}
     manifests = rendered(*shlex.split(walk.line("helm install operator-a", {**there, "sha256:...": DIGEST}))[4:])
     assert manifests["ConfigMap/operator-a"]["data"]["card.toml"] == "x = 1\n"
@@ -233,8 +235,7 @@ def test_the_documents_commands_make_what_the_chart_asks_for(tmp_path: Path) -> 
 
 def printed(line: str) -> dict[str, Any]:
     """The objects that kubectl would create."""
-    command = (*shlex.split(line), "--dry-run=client", "-o", "yaml")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = attempt(*shlex.split(line), "--dry-run=client", "-o", "yaml")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = yaml.safe_load(done.stdout)
     return found

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from servers.settings import Role, load_settings
 from servers.store.processes import process_name
 from tests.deploy.charts import CHART, SEVERAL, helm, pod, rendered, require_restricted
+from tests.deploy.containers import attempt
+from tests.kit.certificates import write_certificate
 
 FRONT, UPLOAD, DRIVER = "Deployment/operator-a-front", "StatefulSet/operator-a-upload", "StatefulSet/operator-a-driver"
 TRIAL = (*SEVERAL, "--set", "server.side=b", "--set", "processes.uploads=2", "--set", "processes.drivers=3")
@@ -84,15 +86,13 @@ def test_caddy_takes_its_file(certificate: str, tmp_path: Path) -> None:
     if shutil.which("caddy") is None:
         pytest.skip("NOT TESTED: no caddy here (Debian's package caddy, 2.6 or later)")
     told = environment(pod(rendered(*SEVERAL), FRONT))
-    made = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    files = ("-subj", "/CN=a.example.org", "-keyout", str(tmp_path / "tls.key"), "-out", str(tmp_path / "tls.crt"))
-    subprocess.run((*made, *files), check=True, capture_output=True, timeout=60)
+    write_certificate(tmp_path, trustme.CA(), "a.example.org")[0].rename(tmp_path / "tls.crt")
     told = {name: value.replace("/etc/tls", str(tmp_path)) for name, value in told.items()}
     told |= {"XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     if certificate == "acme":  # the compose file's defaults: nothing is said of certificates and of how to choose
         told = {name: value for name, value in told.items() if name not in ("MOIETY_CERTIFICATE", "MOIETY_CHOOSE")}
     command = ("caddy", "validate", "--adapter", "caddyfile", "--config", str(CHART / "Caddyfile"))
-    done = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, check=False, timeout=60)
+    done = attempt(*command, env=os.environ | told)
     assert done.returncode == 0, done.stderr
 
 

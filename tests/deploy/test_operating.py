@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.prepare_demo import prepare
-from tests.deploy.containers import ROOT, build_images, compose_command, run, wait_until
+from tests.deploy.containers import ROOT, attempt, build_images, compose_command, run, wait_until
 from tests.documents.walk import Walk
 from tests.ports import more_free_ports
 
@@ -47,10 +47,7 @@ class Operator:
         own = {"docker compose -f": f"{' '.join(self.compose)} -p {self.project} -f"}
         own |= {"run --rm server": "run --rm -T server", "exec server": "exec -T server"}  # no terminal is here
         line = self.walk.line(begins, {**(put or {}), **own})
-        environment = os.environ | {"MOIETY_PORT": str(self.port)}
-        return subprocess.run(
-            ("bash", "-ec", line), cwd=self.place, env=environment, capture_output=True, text=True, check=False
-        )
+        return attempt("bash", "-ec", line, cwd=self.place, env=os.environ | {"MOIETY_PORT": str(self.port)})
 
     def typed(self, begins: str, put: dict[str, str] | None = None) -> str:
         """Run a command that must succeed; return its output."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.charts import SIMPLEST, pod, rendered
-from tests.deploy.containers import build_images, compose_command, run, wait_until
+from tests.deploy.containers import attempt, build_images, compose_command, run, wait_until
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 
@@ -28,8 +28,7 @@ class Pod:
     spec: dict[str, Any]
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
-        whole = ("docker", "exec", self.name, *command)
-        return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
+        return attempt("docker", "exec", self.name, *command)
 
     def healthy(self) -> bool:
         """The probe's own request; a kubelet does not look at the certificate."""

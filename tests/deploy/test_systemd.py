@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.containers import attempt
 from tests.documents.walk import Walk
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -36,14 +37,12 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_systemd_finds_the_units_right(unit: Path) -> None:
-    done = subprocess.run([analyze(), "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
+    done = attempt(analyze(), "verify", "--man=no", str(unit))
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_units_are_little_exposed(unit: Path) -> None:
-    done = subprocess.run(
-        [analyze(), "security", "--offline=true", "--no-pager", str(unit)], capture_output=True, text=True, check=False
-    )
+    done = attempt(analyze(), "security", "--offline=true", "--no-pager", str(unit))
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
     assert found is not None, done.stdout + done.stderr
     assert float(found[1]) <= WORST_EXPOSURE

@@ -1,12 +1,43 @@
-"""A person's terminal for commands of ``moiety``."""
+"""A person's terminal: commands of ``moiety`` in this process, and lines for a shell."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from moiety import main
+from tests.documents.lines import ROOT
+
+PATIENCE_S = 900.0
+"""Enough for processes of a busy machine."""
+
+
+def environment() -> dict[str, str]:
+    """This process's, in which ``moiety`` is this checkout's."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def shell(line: str, folder: Path, within_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run a line in a shell; it may fail."""
+    command = ["bash", "-ec", line]
+    return subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=within_s
+    )
+
+
+def until_said(said: str, log: Path, times: int = 1, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until a process, which goes on, has written this so often."""
+    deadline = time.monotonic() + PATIENCE_S
+    while log.read_text().count(said) < times:
+        assert process is None or process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.1)
 
 
 class Terminal:

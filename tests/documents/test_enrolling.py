@@ -20,22 +20,20 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.documents.terminal import Terminal
+from tests.documents.lines import ROOT
+from tests.documents.terminal import PATIENCE_S, Terminal, environment, until_said
 from tests.documents.walk import Walk
 from tests.ports import more_free_ports
 
-_PATIENCE_S = 900.0
-_ROOT = Path(__file__).parents[2]
-
 
 @contextmanager
-def running(log: Path, *words: object, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(log: Path, *words: object, **more: str) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "moiety", *map(str, words)],
             stdout=out,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": str(_ROOT)} | environment,
+            env=environment() | more,
         )
     try:
         yield process
@@ -44,16 +42,8 @@ def running(log: Path, *words: object, **environment: str) -> Iterator[subproces
         process.wait(20)
 
 
-def until_said(said: str, log: Path, process: subprocess.Popen[bytes]) -> None:
-    end_s = time.monotonic() + _PATIENCE_S
-    while said not in log.read_text():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < end_s, log.read_text()
-        time.sleep(0.1)
-
-
 def until_ready(port: int, said: str) -> None:
-    end_s = time.monotonic() + _PATIENCE_S
+    end_s = time.monotonic() + PATIENCE_S
     found = ""
     while said not in found:
         assert time.monotonic() < end_s, found
@@ -191,7 +181,7 @@ def test_from_nothing_to_a_federation_that_changes(clinics: Clinics) -> None:
         for name in ("requester", "clinic-1", "clinic-3"):
             words = clinics.walk.words("moiety agent run", {"clinic-1": name})
             with running(Path(f"{name}.log"), *words) as agent:
-                until_said(f"{name}: connected to operator-a and operator-b", Path(f"{name}.log"), agent)
+                until_said(f"{name}: connected to operator-a and operator-b", Path(f"{name}.log"), process=agent)
         renew(clinics)
         for side in "ab":
             clinics.at(side, "moiety server remove clinic-2")
@@ -200,7 +190,7 @@ def test_from_nothing_to_a_federation_that_changes(clinics: Clinics) -> None:
 
 
 def test_the_operators_quick_start_admits_the_requester_before_the_sites_and_before_it_founds() -> None:
-    text = (_ROOT / "docs/start/operator.md").read_text()
+    text = (ROOT / "docs/start/operator.md").read_text()
     admitted = [
         text.index(said) for said in ("admit requester --fingerprint", "admit clinic-1", "founds the federation")
     ]
@@ -208,7 +198,7 @@ def test_the_operators_quick_start_admits_the_requester_before_the_sites_and_bef
 
 
 def test_the_sites_quick_start_prepares_data_before_it_says_how_many_rows_train() -> None:
-    text = (_ROOT / "docs/start/site.md").read_text()
+    text = (ROOT / "docs/start/site.md").read_text()
     (trained,) = re.findall(r"^data: (\d+) rows to train on", text, re.MULTILINE)
     assert text.index("moiety data prepare") < text.index("rows to train on,") < text.index(f"--samples {trained} ")
     assert re.findall(r"--samples (\d+)", text) == [trained]

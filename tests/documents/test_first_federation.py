@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,13 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.terminal import Terminal
+from tests.documents.lines import ROOT
+from tests.documents.terminal import PATIENCE_S, Terminal, environment, until_said
 from tests.documents.walk import Walk
 from tests.kit.present import present
 from tests.ports import more_free_ports
-
-ROOT = Path(__file__).parents[2]
-OVER_WITHIN_S = 900.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 
@@ -42,13 +39,12 @@ def blocks() -> list[str]:
 @contextmanager
 def terminal(commands: str, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A shell that runs them; whatever it started is ended with it."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("MOIETY_")}
+    clean = {key: value for key, value in environment().items() if not key.startswith("MOIETY_")}
     with log.open("wb") as out:
         shell = subprocess.Popen(
             ["bash", "-ec", commands],
             cwd=folder,
-            env={**clean, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+            env=clean,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -115,13 +111,6 @@ def on_free_ports(operators: str) -> str:
     return operators.replace("make install && . .venv/bin/activate\n", "")
 
 
-def until_said(said: str, log: Path, times: int = 1) -> None:
-    deadline = time.monotonic() + OVER_WITHIN_S
-    while log.read_text().count(said) < times:
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.2)
-
-
 class Federation:
     """Its folder, what every terminal said, and the lines that people type."""
 
@@ -135,7 +124,7 @@ class Federation:
 
     def waits(self, hospital: int, study: str) -> None:
         """Until a study waits for this hospital's people."""
-        deadline = time.monotonic() + OVER_WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while f"{study}" not in (said := self.at(hospital, "moiety agent show --config clinic-1")):
             assert time.monotonic() < deadline, said
             time.sleep(0.2)
@@ -163,7 +152,7 @@ def first_federation(
         running.waits(1, "first")
         assert "hospital-0" in running.at(1, "moiety agent show first")
         running.at(1, 'moiety agent approve first --person "Dr. A"', {'permit 12"': 'permit 12" --yes'})
-        deadline = time.monotonic() + OVER_WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while watching.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         said = {name: log.read_text()[-3000:] for name, log in logs.items()}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documents.lines import ROOT
-from tests.documents.terminal import Terminal
+from tests.documents.terminal import Terminal, shell
 from tests.documents.walk import Walk
 from tests.unit.data.made import cleveland_text
 
@@ -23,7 +21,7 @@ def moiety(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     return Terminal(capsys)
 
 
-def test_the_page_from_a_table_to_a_folder(moiety: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_from_a_table_to_a_folder(moiety: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walk = Walk(["docs/preparing_data.md"])
     Path("processed.cleveland.data").write_text(cleveland_text(), encoding="utf-8")
     moiety(*walk.words("moiety data schema"), status=0)
@@ -33,8 +31,8 @@ def test_the_page_from_a_table_to_a_folder(moiety: Terminal, monkeypatch: pytest
     made = {path.name for path in Path("data").iterdir()}
     assert made >= {"train.npz", "test.npz", "transformation.json", "rows.npz"}
 
-    line = walk.line("python docs/examples/make_omop.py", EXAMPLES).replace("python", sys.executable, 1)
-    subprocess.run(["bash", "-ec", line], check=True, timeout=120)
+    line = walk.line("python docs/examples/make_omop.py", EXAMPLES)
+    assert shell(line, tmp_path).returncode == 0
     place, line = walk.line("MOIETY_DATABASE_URL=", {**EXAMPLES, "--out data": "--out patients"}).split(" ", 1)
     with monkeypatch.context() as told:
         told.setenv(*place.split("=", 1))
@@ -42,7 +40,7 @@ def test_the_page_from_a_table_to_a_folder(moiety: Terminal, monkeypatch: pytest
     assert Path("patients/train.npz").is_file()
 
     address = {"postgresql+psycopg://reader:PASSWORD@db.hospital/omop": "sqlite:///omop.sqlite"}
-    subprocess.run(["bash", "-ec", walk.line("printf", address)], check=True, timeout=10)
+    assert shell(walk.line("printf", address), tmp_path).returncode == 0
     moiety(*walk.words("moiety data prepare --dry-run --study", EXAMPLES), status=0)
     moiety(*walk.words("moiety data prepare --study", {**EXAMPLES, "--out data": "--out same"}), status=0)
     assert Path("same/train.npz").read_bytes() == Path("patients/train.npz").read_bytes()

@@ -7,13 +7,12 @@ the pages of docs/results, which print it.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documents.lines import ROOT, commands_of
+from tests.documents.terminal import shell
 
 PAGES = ("docs/start/researcher.md", "docs/simulating.md", "docs/attacking.md", "README.md")
 DATA = os.environ.get("MOIETY_DATA", "")
@@ -47,15 +46,6 @@ def test_it_runs(line: str, tmp_path: Path) -> None:
     typed = typed.replace("harness/studies", f"{ROOT}/harness/studies").replace(
         "docs/examples", f"{ROOT}/docs/examples"
     )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-ec", typed],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "160"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
-    )
+    done = shell(typed, tmp_path, 800.0)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert done.stdout.strip()

@@ -1,6 +1,6 @@
 """Running servers under requests that nobody means, while other sites' study goes on: no crash, no 500, bounded memory.
 
-A thousand and a half in every test run, 100,000 and more in ``make soak``, with 1,000 unfinished uploads.
+Two thousand and a half in every test run, 100,000 and more in ``make soak``, with 1,000 unfinished uploads.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ from harness.federation.learners import Odd, light_learner, light_sites, light_s
 from harness.federation.processes import FederationSpec
 from protocol.messages.control import Announcement, RuleName, RuleSpec, Study
 from protocol.sharing import Side
+from tests.fuzz.counts import keep_counts
 from tests.fuzz.requests import OF_PEERS, OF_SITES, PLAYED, Counts, Members, Strangers
 from tests.fuzz.uploads import KIND, Unfinished
 from tests.integration.agents import journal, rounds_of, wait_for
 from tests.kit.processes import Federation, resident_mb
-from tests.kit.soak import REQUESTS, FuzzedRequests, keep_counts
 from tests.ports import free_ports
 
 REQUESTER, *HONEST, MALLORY = (f"hospital-{number}" for number in range(5))
 STUDY = "honest"
 WORKERS: Final = 4
+PROBLEM: Final = {"type", "title", "status", "detail", "code"}
+"""The keys of a refusal."""
 MOST_GROWN_MB = 150.0
 KEPT_EVERY_S: Final = 30.0
 LIMITS = {
@@ -51,6 +53,21 @@ LIMITS = {
     "idle_s": 5,
     "long_poll_s": 2.0,
 }
+
+
+@dataclass(frozen=True)
+class FuzzedRequests:
+    """``honest_rounds``: of another study meanwhile; ``data_mb``: left on the disk."""
+
+    seed: int
+    requests: int
+    by_kind: dict[str, int]
+    by_answer: dict[str, int]
+    errors: tuple[str, ...]
+    honest_rounds: int
+    seconds: float
+    grown_mb: float
+    data_mb: float
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ class Amounts:
     honest: bool
 
 
-QUICK = Amounts(whole=400, spoiled=160, site=160, requester=48, peer=48, uploads=24, described=0, honest=False)
+QUICK = Amounts(whole=400, spoiled=160, site=160, requester=48, peer=48, uploads=24, described=4, honest=False)
 FULL = Amounts(
     whole=48_000, spoiled=18_000, site=22_000, requester=4_000, peer=4_000, uploads=1_000, described=30, honest=True
 )
@@ -262,6 +279,8 @@ def _draw(operation: Any, side: Side, client: SignedClient, examples: int, count
         method = case.method.upper()
         signed = client.send(side, method, path, body)
         counts.note("described, signed", signed.status_code, lambda: f"{method} {path}")
+        if signed.is_error and set(signed.json()) != PROBLEM:
+            counts.errors.append(f"{method} {path}: {signed.text}")
         bare = client.http.request(method, client.federation.url(side) + path, content=body)
         counts.note("described, without a key", bare.status_code, lambda: f"{method} {path}")
 
@@ -285,8 +304,8 @@ def test_requests_that_nobody_means_do_no_harm(tmp_path: Path) -> None:
 @pytest.mark.timeout(4 * 3600)
 def test_a_hundred_thousand_requests_that_nobody_means(tmp_path: Path) -> None:
     """Half an hour on a quiet machine; one that is cut short leaves the counts so far."""
-    done = fuzz(tmp_path, FULL, 2, partial(keep_counts, REQUESTS))
-    keep_counts(REQUESTS, done)
+    done = fuzz(tmp_path, FULL, 2, partial(keep_counts, "fuzz_requests.json"))
+    keep_counts("fuzz_requests.json", done)
     assert_sound(done)
     assert done.requests >= 100_000
     assert done.by_kind[KIND] == 1_000

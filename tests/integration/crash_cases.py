@@ -1,7 +1,4 @@
-"""Every kill of the crash tests: a party, the failpoint at which it dies, the storage, the mode of the study.
-
-Quick cases run in every test run, all of them in ``make soak``.
-"""
+"""Every kill of the crash tests: a party, the failpoint at which it dies, the storage, the mode of the study."""
 
 from __future__ import annotations
 
@@ -11,301 +8,246 @@ from dataclasses import replace
 import pytest
 
 from tests.integration.crash_modes import LOST
-from tests.integration.crashes import POSTGRESQL, REQUESTER, ROUNDS, A, B, Case, End, Kill
+from tests.integration.crashes import POSTGRESQL, REQUESTER, ROUNDS, SQLITE, A, B, Case, End, Kill
 from tests.integration.tagged import TAGS_FAIL
+
+# Each of these runs in every test run, the others in ``make soak``. A case costs five to ten seconds of two
+# processors, so one stands for its like: a step of one server for the same step of the other, of one rule for any
+# rule, the moment after something was stored for the one before. The simulator of faults kills servers at all steps.
+QUICK = frozenset(
+    [
+        "plain-operator-a-upload_midway-3",
+        "plain-operator-a-ot_batch_midway-1",
+        "plain-operator-a-after_challenge_stored-1",
+        "plain-operator-a-after_correlations_marked-1",
+        "plain-operator-a-after_masked_sent-1",
+        "plain-operator-a-after_output_stored-2",
+        "plain-operator-b-after_lock_signed-1",
+        "plain-operator-b-after_opening_stored-1",
+        "plain-operator-b-before_output_stored-2",
+        "plain-c2-after_sum_remembered-1",
+        "plain-c2-after_receipt_journalled-1",
+        "plain-c2-after_checkpoint_written-2",
+        "plain-requester-after_announced-1",
+        "plain-requester-after_queries_sent-1",
+        "plain-requester-before_settled-1",
+        "counts-c2-after_output_opened-1",
+        "finish-requester-after_finished_written-1",
+        "measuring-operator-a-after_opening_stored-1",
+        "measuring-operator-a-after_masked_sent-1",
+        "shrinkage-requester-after_output_opened-1",
+        "privacy-c1-after_budget_spent-2",
+        "ranking-operator-b-before_opening_stored-1",
+        "ranking-requester-before_opened_journalled-1",
+        "ranking-operator-a-after_masked_sent-1",
+        "tagged-requester-before_tags_judged-1",
+        "tagged-requester-after_tags_judged-2",
+        "tagged-servers-operator-a-before_half_committed-2",
+        "tagged-servers-operator-a-after_go_stored-1",
+        "tagged-servers-operator-a-after_tag_shares_stored-2",
+        "tagged-servers-operator-b-after_half_committed-1",
+    ]
+)
+
+
+def is_quick(case: Case) -> bool:
+    return case.storage == SQLITE and f"{case.mode}-{case.name}" in QUICK
 
 
 def parametrised(cases: Iterable[Case]) -> pytest.MarkDecorator:
     """The cases with their names."""
-
-    named = ((f"{case.mode}-{case.storage}-{case.name}", case) for case in cases)
     return pytest.mark.parametrize(
-        "case", [pytest.param(case, id=name, marks=() if case.quick else pytest.mark.soak) for name, case in named]
+        "case",
+        [
+            pytest.param(
+                case,
+                id=f"{case.mode}-{case.storage}-{case.name}",
+                marks=() if is_quick(case) else pytest.mark.soak,
+            )
+            for case in cases
+        ],
     )
 
 
-def at(party: str, point: str, turn: int = 1, *ends: End, quick: bool = False, large: bool = False) -> Case:
-    return Case((Kill(party, point, turn),), frozenset(ends or {End.REPLAYED}), quick, large)
+def at(party: str, point: str, turn: int = 1, *ends: End, large: bool = False) -> Case:
+    return Case((Kill(party, point, turn),), frozenset(ends or {End.REPLAYED}), large)
+
+
+def around(party: str, *steps: str, turn: int = 1) -> tuple[Case, ...]:
+    """Before and after each of these steps."""
+    return tuple(at(party, f"{when}_{step}", turn) for step in steps for when in ("before", "after"))
 
 
 def in_mode(mode: str, *cases: Case) -> tuple[Case, ...]:
     return tuple(replace(case, mode=mode) for case in cases)
 
 
+def on_a_server(server: str) -> tuple[Case, ...]:
+    """Steps that both servers take alike, whatever the side."""
+    return (
+        *around(server, "announcement_stored", turn=2),
+        at(server, "upload_midway", 2, large=True),
+        *around(server, "upload_written", turn=3),
+        at(server, "after_receipt_stored", 3),
+        at(server, "after_receipt_sent", 3),
+        at(server, "ot_base_midway"),
+        at(server, "ot_batch_midway"),
+        *around(server, "lock_signed", "challenge_stored", "release_set_stored", "mask_stored", "output_stored"),
+        at(server, "after_opening_stored"),
+        at(server, "masked_sum_midway", large=True),
+        *around(server, "output_stored", turn=2),
+    )
+
+
 SERVER_A = (
-    at(A, "before_announcement_stored", 2),
-    at(A, "after_announcement_stored", 2),
-    at(A, "before_mail_stored", 1),
+    *on_a_server(A),
+    at(A, "before_mail_stored"),
     at(A, "after_mail_stored", 3),
     at(A, "after_mail_stored", 6),
-    at(A, "upload_midway", 2, large=True),
-    at(A, "upload_midway", 3, quick=True),
-    at(A, "before_upload_written", 3),
-    at(A, "after_upload_written", 3),
-    at(A, "after_receipt_stored", 3),
-    at(A, "after_receipt_sent", 3),
-    at(A, "ot_base_midway"),
-    at(A, "ot_batch_midway", quick=True),
-    at(A, "before_lock_signed", 1),
-    at(A, "after_lock_signed", 1),
-    at(A, "before_challenge_sent", 1),
-    at(A, "before_challenge_stored", 1, quick=True),
-    at(A, "after_challenge_stored", 1),
-    at(A, "before_queries_stored", 1),
-    at(A, "after_queries_stored", 1),
-    at(A, "before_correlations_marked", 1),
-    at(A, "after_correlations_marked", 1, End.BURNT, quick=True),
-    at(A, "after_masked_sent", 1, End.SKIPPED, quick=True),
+    at(A, "upload_midway", 3),
+    at(A, "before_challenge_sent"),
+    *around(A, "queries_stored"),
+    at(A, "before_correlations_marked"),
+    at(A, "after_correlations_marked", 1, End.BURNT),
+    at(A, "after_masked_sent", 1, End.SKIPPED),
     at(A, "before_opening_stored", 1, End.SKIPPED),
-    at(A, "after_opening_stored", 1),
-    at(A, "before_release_set_stored", 1),
-    at(A, "after_release_set_stored", 1),
-    at(A, "before_mask_stored"),
-    at(A, "after_mask_stored"),
-    at(A, "masked_sum_midway", large=True),
-    at(A, "before_output_stored", 1),
-    at(A, "before_output_stored", 2),
-    at(A, "after_output_stored", 1),
-    at(A, "after_output_stored", 2, quick=True),
 )
 # B's queries may come after A has marked its correlations and sent its masked vectors, which die with B's session.
 SERVER_B = (
-    at(B, "before_announcement_stored", 2),
-    at(B, "after_announcement_stored", 2),
-    at(B, "upload_midway", 2, large=True),
-    at(B, "before_upload_written", 3),
-    at(B, "after_upload_written", 3),
-    at(B, "after_receipt_stored", 3),
-    at(B, "after_receipt_sent", 3),
-    at(B, "ot_base_midway"),
-    at(B, "ot_batch_midway"),
-    at(B, "before_lock_signed", 1),
-    at(B, "after_lock_signed", 1, quick=True),
-    at(B, "before_challenge_stored", 1),
-    at(B, "after_challenge_stored", 1),
+    *on_a_server(B),
     at(B, "before_queries_stored", 1, End.REPLAYED, End.BURNT),
     at(B, "after_queries_stored", 1, End.REPLAYED, End.BURNT),
     at(B, "before_opening_stored", 1, End.BURNT),
-    at(B, "after_opening_stored", 1, quick=True),
-    at(B, "before_release_set_stored", 1),
-    at(B, "after_release_set_stored", 1),
-    at(B, "before_mask_stored"),
-    at(B, "after_mask_stored"),
-    at(B, "masked_sum_midway", large=True),
-    at(B, "before_output_stored", 1),
-    at(B, "before_output_stored", 2, quick=True),
-    at(B, "after_output_stored", 1),
-    at(B, "after_output_stored", 2),
 )
-
-
-def pair(first: Kill, second: Kill, end: End) -> Case:
-    return Case((first, second), frozenset({end}))
-
-
 _MARKED, _SENT = Kill(A, "after_correlations_marked", 1), Kill(A, "after_masked_sent", 2)
-WHILE_A_ROUND_ENDS = (
-    pair(_MARKED, Kill(A, "before_outcome_stored"), End.BURNT),
-    pair(_MARKED, Kill(A, "after_outcome_stored"), End.BURNT),
-    pair(_MARKED, Kill(B, "before_outcome_stored"), End.BURNT),
-    pair(_MARKED, Kill(B, "after_outcome_stored"), End.BURNT),
-    pair(_SENT, Kill(A, "before_outcome_stored", 2), End.SKIPPED),
-    pair(_SENT, Kill(A, "after_outcome_stored", 2), End.SKIPPED),
-    pair(_SENT, Kill(B, "before_outcome_stored", 2), End.SKIPPED),
-    pair(_SENT, Kill(B, "after_outcome_stored", 1), End.SKIPPED),
+WHILE_A_ROUND_ENDS = tuple(
+    Case(
+        (first, Kill(server, f"{when}_outcome_stored", 1 if (server, when) == (B, "after") else turn)), frozenset({end})
+    )
+    for first, turn, end in ((_MARKED, 1, End.BURNT), (_SENT, 2, End.SKIPPED))
+    for server in (A, B)
+    for when in ("before", "after")
 )
 EVERY_SITE = tuple(
-    at(site, point, turn, quick=quick and site == "c2")
+    case
     for site in ("c2", REQUESTER)
-    for point, turn, quick in (
-        ("before_sum_remembered", 1, False),
-        ("after_sum_remembered", 1, True),
-        ("before_update_encoded", 1, False),
-        ("after_update_encoded", 1, False),
-        ("before_shares_sealed", 1, False),
-        ("after_shares_sealed", 1, False),
-        ("before_receipt_journalled", 1, False),
-        ("after_receipt_journalled", 1, True),
-        ("after_output_opened", 1, False),
-        ("before_checkpoint_written", 2, False),
-        ("after_checkpoint_written", 2, True),
-        ("after_state_written", 2, False),
-        ("before_round_recorded", 2, False),
-        ("after_round_recorded", 1, False),
+    for case in (
+        *around(site, "sum_remembered", "update_encoded", "shares_sealed", "receipt_journalled"),
+        at(site, "after_output_opened"),
+        *around(site, "checkpoint_written", turn=2),
+        at(site, "after_state_written", 2),
+        at(site, "before_round_recorded", 2),
+        at(site, "after_round_recorded"),
     )
 )
-UPLOADS = (
-    at("c2", "upload_midway", 2, large=True),
-    at("c3", "upload_midway", 2, large=True),
-    at(REQUESTER, "upload_midway", 2, large=True),
-)
+UPLOADS = tuple(at(site, "upload_midway", 2, large=True) for site in ("c2", "c3", REQUESTER))
 CONTRIBUTOR = (
-    at("c2", "before_decision_journalled", 1),
-    at("c2", "after_decision_journalled", 1),
-    at("c2", "before_done_journalled", 1),
-    at("c2", "after_done_journalled", 1),
-    at("c2", "before_checkpoint_written", 1),
-    at("c2", "after_state_written", 1),
+    *around("c2", "decision_journalled", "done_journalled"),
+    at("c2", "before_checkpoint_written"),
+    at("c2", "after_state_written"),
 )
 AS_REQUESTER = (
-    at(REQUESTER, "after_study_sent", 1),
-    at(REQUESTER, "after_study_sent", 2),
-    at(REQUESTER, "before_plan_journalled", 1),
-    at(REQUESTER, "after_plan_journalled", 1),
-    at(REQUESTER, "before_letter_journalled", 1),
-    at(REQUESTER, "after_letter_journalled", 2),
-    at(REQUESTER, "after_letter_sent", 3),
-    at(REQUESTER, "after_letter_sent", 5),
-    at(REQUESTER, "before_announced", 1),
-    at(REQUESTER, "after_announced", 1, quick=True),
-    at(REQUESTER, "after_announced", 2),
-    at(REQUESTER, "before_queries_journalled", 1),
-    at(REQUESTER, "after_queries_journalled", 1),
-    at(REQUESTER, "after_queries_journalled", 2),
-    at(REQUESTER, "after_queries_sent", 1, quick=True),
-    at(REQUESTER, "before_opened_journalled", 1),
-    at(REQUESTER, "after_opened_journalled", 1),
-    at(REQUESTER, "after_release_sent", 1),
-    at(REQUESTER, "before_settled", 1, quick=True),
-    at(REQUESTER, "after_settled", 1),
-    at(REQUESTER, "before_end_journalled"),
-    at(REQUESTER, "after_end_journalled"),
-    at(REQUESTER, "after_end_sent", 1),
-    at(REQUESTER, "after_end_sent", 2),
+    *around(REQUESTER, "plan_journalled", "announced", "queries_journalled", "opened_journalled", "settled"),
+    *around(REQUESTER, "end_journalled"),
+    at(REQUESTER, "before_letter_journalled"),
+    *(
+        at(REQUESTER, point, turn)
+        for point, turns in {
+            "after_study_sent": (1, 2),
+            "after_letter_journalled": (2,),
+            "after_letter_sent": (3, 5),
+            "after_announced": (2,),
+            "after_queries_journalled": (2,),
+            "after_queries_sent": (1,),
+            "after_release_sent": (1,),
+            "after_end_sent": (1, 2),
+        }.items()
+        for turn in turns
+    ),
 )
 PLAIN = (*SERVER_A, *SERVER_B, *WHILE_A_ROUND_ENDS, *EVERY_SITE, *UPLOADS, *CONTRIBUTOR, *AS_REQUESTER)
 COUNTS = in_mode(
-    "counts",
-    at("c2", "after_update_encoded", quick=True),
-    at("c2", "after_output_opened", quick=True),
-    at(REQUESTER, "before_settled", quick=True),
+    "counts", at("c2", "after_update_encoded"), at("c2", "after_output_opened"), at(REQUESTER, "before_settled")
 )
 FINISH = in_mode(
     "finish",
-    at(REQUESTER, "before_finished_written"),
-    at(REQUESTER, "after_finished_written", quick=True),
-    at(REQUESTER, "before_round_recorded", ROUNDS + 1),
-    at(REQUESTER, "after_round_recorded", ROUNDS + 1),
+    *around(REQUESTER, "finished_written"),
+    *around(REQUESTER, "round_recorded", turn=ROUNDS + 1),
 )
 # Deaths in the sums that follow are those of any rule.
 MEASURING = in_mode(
     "measuring",
-    at(A, "after_opening_stored", quick=True),
-    at(REQUESTER, "before_opened_journalled", quick=True),
-    at("c1", "after_shares_sealed", quick=True),
-    at(A, LOST, quick=True),
+    at(A, "after_opening_stored"),
+    at(A, LOST),
     at(A, "after_correlations_marked"),
     at(A, "after_outcome_stored"),
     at(B, "before_opening_stored"),
-    at(B, "before_outcome_stored"),
-    at(B, "after_outcome_stored"),
+    *around(B, "outcome_stored"),
     at(REQUESTER, "after_plan_journalled"),
-    at(REQUESTER, "after_opened_journalled"),
+    *around(REQUESTER, "opened_journalled"),
     at(REQUESTER, "before_settled"),
     at("c1", "after_decision_journalled"),
+    at("c1", "after_shares_sealed"),
     at("c1", "before_round_recorded"),
 )
-SHRINKAGE = in_mode("shrinkage", at(REQUESTER, "after_output_opened", quick=True), at(REQUESTER, "before_settled"))
-PRIVACY = in_mode(
-    "privacy",
-    at("c1", "before_budget_spent", 2),
-    at("c1", "after_budget_spent", 2, quick=True),
-    at("c1", "after_update_noised", 2),
-)
+SHRINKAGE = in_mode("shrinkage", at(REQUESTER, "after_output_opened"), at(REQUESTER, "before_settled"))
+PRIVACY = in_mode("privacy", *around("c1", "budget_spent", turn=2), at("c1", "after_update_noised", 2))
 # The requester's and both servers' deaths; a contributor's is that of any round.
 RANKING = in_mode(
     "ranking",
-    at(A, "after_correlations_marked", quick=True),
-    at(B, "before_opening_stored", quick=True),
-    at(REQUESTER, "before_opened_journalled", quick=True),
-    at(A, LOST, quick=True),
-    at(A, "after_challenge_stored"),
-    at(A, "after_opening_stored"),
+    *(at(A, point) for point in ("after_correlations_marked", LOST, "after_challenge_stored", "after_opening_stored")),
     at(A, "after_outcome_stored"),
+    at(B, "before_opening_stored"),
     at(B, "before_outcome_stored"),
     at(REQUESTER, "after_queries_sent"),
-    at(REQUESTER, "after_opened_journalled"),
+    *around(REQUESTER, "opened_journalled"),
 )
 SUMMARY = in_mode(
     "summary",
-    at("c2", "after_decision_journalled"),
-    at("c2", "after_update_encoded"),
-    at("c2", "after_output_opened"),
+    *(at("c2", f"after_{step}") for step in ("decision_journalled", "update_encoded", "output_opened")),
     at(REQUESTER, "before_settled"),
 )
 TAGGED = in_mode(
     "tagged",
-    at(REQUESTER, "before_tags_judged", quick=True),
-    at(REQUESTER, "after_tags_judged", 2, quick=True),
-    at(REQUESTER, "before_tag_seed_sent"),
-    at(REQUESTER, "before_tag_seed_sent", 2),
-    at(REQUESTER, "after_tag_seed_sent"),
-    at(REQUESTER, "after_tag_seed_sent", 2),
-    at(REQUESTER, "after_tag_seed_sent", 3),
-    at(REQUESTER, "before_tags_judged", 2),
-    at(REQUESTER, "after_tags_judged"),
-    at(REQUESTER, "after_go_sent"),
-    at(REQUESTER, "after_go_sent", 2),
+    *(at(REQUESTER, "before_tag_seed_sent", turn) for turn in (1, 2)),
+    *(at(REQUESTER, "after_tag_seed_sent", turn) for turn in (1, 2, 3)),
+    *(case for turn in (1, 2) for case in around(REQUESTER, "tags_judged", turn=turn)),
+    *(at(REQUESTER, "after_go_sent", turn) for turn in (1, 2)),
     at(REQUESTER, "after_release_sent"),
     at(REQUESTER, "after_output_opened"),
     at("c1", "after_shares_sealed"),
-    at("c1", "after_output_opened"),
-    at("c1", "after_output_opened", 2),
+    *(at("c1", "after_output_opened", turn) for turn in (1, 2)),
     at("c1", "before_round_recorded"),
 )
 WRONG = in_mode(
     "wrong",
-    at(REQUESTER, "before_tag_shares_journalled"),
-    at(REQUESTER, "after_tag_shares_journalled"),
+    *around(REQUESTER, "tag_shares_journalled"),
     at(REQUESTER, "after_tag_shares_journalled", 2),
     at(REQUESTER, "after_tags_judged"),
 )
 _TAG_STEPS = ("half_committed", "tag_check_stored", "go_stored")
-_TAGS_QUICK = (
-    (B, "after_half_committed", 1),
-    (A, "before_half_committed", 2),
-    (A, "after_go_stored", 1),
-    (A, "after_tag_shares_stored", 2),
-)
 # The turn is the number of the round, since odd and even ones differ.
 TAGGED_SERVERS = in_mode(
     "tagged-servers",
     *(
-        at(server, point, number, quick=(server, point, number) in _TAGS_QUICK)
+        at(server, point, number)
         for point in (*(f"{when}_{step}" for step in _TAG_STEPS for when in ("before", "after")), *TAGS_FAIL)
         for server in (A, B)
         for number in (1, 2)
     ),
     *(at(A, "after_go_handed_over", number) for number in (1, 2)),
 )
+_AT_SERVERS = "announcement mail receipt challenge queries opening release_set output"
 ABSENT = in_mode(
     "absent",
-    *(
-        at(server, f"after_{step}")
-        for server in (A, B)
-        for step in (
-            "announcement_stored",
-            "mail_stored",
-            "receipt_stored",
-            "lock_signed",
-            "challenge_stored",
-            "queries_stored",
-            "opening_stored",
-            "release_set_stored",
-            "output_stored",
-        )
-    ),
-    at("c2", "after_decision_journalled"),
-    at("c2", "after_shares_sealed"),
-    at("c2", "after_receipt_journalled"),
+    *(at(server, f"after_{kept}_stored") for server in (A, B) for kept in _AT_SERVERS.split()),
+    *(at(server, "after_lock_signed") for server in (A, B)),
+    *(at("c2", f"after_{step}") for step in ("decision_journalled", "shares_sealed", "receipt_journalled")),
     at("c2", "after_output_opened"),
-    at(REQUESTER, "after_announced"),
-    at(REQUESTER, "after_shares_sealed"),
-    at(REQUESTER, "after_queries_sent"),
-    at(REQUESTER, "after_release_sent"),
+    *(at(REQUESTER, f"after_{step}") for step in ("announced", "shares_sealed", "queries_sent", "release_sent")),
     at(REQUESTER, "before_settled"),
 )
-IN_POSTGRESQL = tuple(replace(case, storage=POSTGRESQL, quick=False) for case in (*SERVER_A, *SERVER_B))
+IN_POSTGRESQL = tuple(replace(case, storage=POSTGRESQL) for case in (*SERVER_A, *SERVER_B))
 CASES = (
     *(*PLAIN, *COUNTS, *FINISH, *MEASURING, *SHRINKAGE, *PRIVACY, *RANKING, *SUMMARY),
     *(*TAGGED, *WRONG, *TAGGED_SERVERS, *ABSENT, *IN_POSTGRESQL),

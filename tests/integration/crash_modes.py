@@ -5,7 +5,6 @@ What every rule's sums have in common is asked in the mode "plain"; the other mo
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -42,6 +41,7 @@ from tests.integration.crashes import (
     Undisturbed,
     audit,
     crash_federation,
+    died,
     ended,
     light_study_of,
     run_killing,
@@ -59,18 +59,26 @@ from tests.ports import free_ports
 
 @dataclass(frozen=True)
 class Mode:
-    """``opened`` makes processes that are not started yet; ``run`` kills where a case says, and requires what holds."""
+    """``opened`` makes processes that are not started yet; ``run`` kills where a case says, and requires what holds.
+
+    Modes with the same ``opened`` share its processes: to start six of them costs as much as a case.
+    """
 
     opened: Callable[[Path], AbstractContextManager[Federation]]
     run: Callable[[Undisturbed, Case], None]
     prepare: Callable[[Federation], None] = lambda federation: None
 
 
+def _usual(folder: Path) -> Federation:
+    """Sites that allow all that a mode needs, unless that is noise or summaries."""
+    return crash_federation(folder, policy=SitePolicy(least_isolation=0.0, may_rank=True))
+
+
 def _studies(
     study: Callable[[Federation, Case], Study],
     require: Callable[[Undisturbed, Case, Study, Outcome], None],
     *,
-    policy: SitePolicy | None = None,
+    opened: Callable[[Path], Federation] = _usual,
     finish: FinishTable | None = None,
     prepare: Callable[[Federation], None] = lambda federation: None,
 ) -> Mode:
@@ -80,7 +88,7 @@ def _studies(
         made = study(opened.federation, case)
         require(opened, case, made, run_killing(opened.federation, made, case.kills, finish))
 
-    return Mode(lambda folder: crash_federation(folder, policy=policy), run, prepare)
+    return Mode(opened, run, prepare)
 
 
 def _light(federation: Federation, case: Case) -> Study:
@@ -329,11 +337,6 @@ def _with_absent(folder: Path) -> Federation:
     return Federation(folder, spec, light_learner)
 
 
-def _dies(federation: Federation, party: str) -> None:
-    wait_for(f"{party} dies", lambda: federation.exit_code(party) is not None, WITHIN_S, federation.tails)
-    assert federation.exit_code(party) == -signal.SIGKILL, federation.running[party].tail()
-
-
 def begin_with_absent(federation: Federation, name: str) -> None:
     """Round 1 is over, the requester is dead, c4 declines and c5 has left."""
     study = light_study(federation.parties, name, EROSION, rounds=_ABSENT_ROUNDS)
@@ -341,7 +344,7 @@ def begin_with_absent(federation: Federation, name: str) -> None:
     federation.kill(REQUESTER)
     federation.start_party(REQUESTER, "before_plan_journalled:2")
     federation.hand_in(study.model_copy(update={"parameters": least, "round_deadline_s": _DEADLINE_S}))
-    _dies(federation, REQUESTER)
+    died(federation, REQUESTER, WITHIN_S)
     federation.journal(DECLINES, name).pause("scanner")
     federation.journal(LEFT, name).leave("withdrawn")
 
@@ -362,7 +365,7 @@ def _kill_while_some_are_absent(opened: Undisturbed, case: Case) -> None:
         federation.kill(kill.party)
         federation.start_party(kill.party, kill.armed)
     federation.start_party(REQUESTER, kill.armed if kill.party == REQUESTER else None)
-    _dies(federation, kill.party)
+    died(federation, kill.party, WITHIN_S)
     federation.start_party(kill.party)
     require_no_wait(federation, name)
 
@@ -373,32 +376,39 @@ MODES = {
     "finish": _studies(_light, _finished_once, finish=FinishTable()),
     "measuring": _studies(_measuring, _measured_once),
     "shrinkage": _studies(_shrinking, _shrinkage_learnt),
-    "privacy": _studies(_noised, _spent_counts, policy=SitePolicy(least_isolation=0.0, epsilon=60.0, delta=1e-3)),
-    "ranking": _studies(_ranking, _ranked_once, policy=SitePolicy(least_isolation=0.0, may_rank=True)),
+    "privacy": _studies(
+        _noised,
+        _spent_counts,
+        opened=lambda folder: crash_federation(
+            folder, policy=SitePolicy(least_isolation=0.0, epsilon=60.0, delta=1e-3)
+        ),
+    ),
+    "ranking": _studies(_ranking, _ranked_once),
     "summary": _studies(
         lambda federation, case: summary_study(federation, case.study, rounds=1),
         _summarised_once,
-        policy=SUMMARY_POLICY,
+        opened=lambda folder: crash_federation(folder, policy=SUMMARY_POLICY),
         prepare=lambda federation: put_tables(federation, SITES),
     ),
     "tagged": _studies(_tagged, _opened_once),
-    "wrong": Mode(_with_wrong_tags, _studies(_tagged, _wrong_site_known).run),
+    "wrong": _studies(_tagged, _wrong_site_known, opened=_with_wrong_tags),
     "absent": Mode(_with_absent, _kill_while_some_are_absent),
     "tagged-servers": Mode(lambda folder: start_servers(folder, tagged.SITES, seed=5), _kill_a_tagged_server),
 }
 
 
 class CrashProcesses:
-    """Processes of one mode and storage at a time. Others are stopped first."""
+    """Processes of one kind and storage at a time. Others are stopped first."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._of: tuple[str, str] = ("", "")
+        self._of: tuple[object, str] = (None, "")
         self._opened: Undisturbed | None = None
         self.cluster: Cluster | None = None
 
     def of(self, mode: str, storage: str) -> Undisturbed:
-        if self._opened is None or self._of != (mode, storage):
+        wanted = MODES[mode].opened, storage
+        if self._opened is None or self._of != wanted:
             self.close()
             made = MODES[mode].opened(self._stack.enter_context(folder_on_disk()))
             if storage == POSTGRESQL:
@@ -407,7 +417,7 @@ class CrashProcesses:
                 made.keep_in({side: cluster.new_database() for side in Side})
             federation = self._stack.enter_context(made)
             MODES[mode].prepare(federation)
-            self._of, self._opened = (mode, storage), Undisturbed(federation)
+            self._of, self._opened = wanted, Undisturbed(federation)
         return self._opened
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from harness.federation.processes import FederationSpec
 from protocol.messages.control import Announcement, Purpose, Receipt, RoundState, RuleName, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from tests.integration.agents import final_model, finished, rounds_of
+from tests.integration.agents import final_model, finished, rounds_of, wait_for
 from tests.kit.processes import Federation
 from tests.ports import free_ports
 
@@ -60,14 +60,10 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """A party's death: where, in which mode of study and with which storage, and how the round may end.
-
-    ``quick``: part of every test run; the others run in ``make soak``.
-    """
+    """A party's death: where, in which mode of study and with which storage, and how the round may end."""
 
     kills: tuple[Kill, ...]
     ends: frozenset[End] = frozenset({End.REPLAYED})
-    quick: bool = False
     large: bool = False
     mode: str = "plain"
     storage: str = SQLITE
@@ -132,6 +128,28 @@ def run_killing(
             f"not over; never reached {waiting}\n{federation.tails()}\n{federation.site_tails()}"
         )
         time.sleep(0.03)
+    return outcome_of(federation, study)
+
+
+def died(federation: Federation, name: str, within_s: float = 90.0) -> None:
+    """Wait until its failpoint has killed a party."""
+    wait_for(f"{name} dies", lambda: federation.exit_code(name) is not None, within_s, federation.tails)
+    assert federation.exit_code(name) == -signal.SIGKILL, federation.running[name].tail()
+
+
+def recorded(federation: Federation, study: Study, rounds: int) -> None:
+    """Wait until the requester has so many rounds."""
+    wait_for(
+        f"round {rounds} of {study.name}",
+        lambda: len(rounds_of(federation, REQUESTER, study.name)) >= rounds,
+        tails=lambda: federation.tails() + federation.site_tails(),
+    )
+
+
+def over(federation: Federation, study: Study, within_s: float = 120.0) -> Outcome:
+    """Wait until the study is over at every site, and audit what is left."""
+    wait_for("the end", finished(federation, study.name, *SITES), within_s, federation.site_tails)
+    audit(federation, study)
     return outcome_of(federation, study)
 
 

@@ -19,13 +19,12 @@ from protocol.messages import paths
 from protocol.messages.control import Announcement, OutcomeCause, RoundState, RoundView
 from protocol.sharing import Side
 from protocol.tags import wrong_tags
+from tests.integration.test_server_round import SITES, D, expected_sum, updates
 from tests.kit.processes import Federation
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SITES = ["hospital-0", "hospital-1", "hospital-2", "hospital-3"]
-D = 20
 NUMERATORS = dict.fromkeys(SITES[1:], 4)
 
 
@@ -33,11 +32,6 @@ def tagged_sites(federation: R, name: str) -> ScriptedRequester[R]:
     sites = ScriptedRequester(federation, make_study(federation, D, name, tags=True))
     sites.create()
     return sites
-
-
-def updates(seed: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {site: rng.integers(-(2**17), 2**17, D).astype(np.int64).view(np.uint64) for site in SITES}
 
 
 def to_measured(
@@ -70,7 +64,7 @@ def finish(sites: ScriptedRequester[R], number: int) -> None:
 def require_sum(sites: ScriptedRequester[R], number: int) -> None:
     views = sites.released(number)
     opened = sites.open_sum(SITES[1], views[Side.A])
-    assert np.array_equal(opened.total, np.sum(list(updates(number).values()), axis=0, dtype=np.uint64))
+    assert np.array_equal(opened.total, expected_sum(updates(number)))
     assert opened.as_committed
     assert opened.errors.tolist() == [0, 0]
     assert opened.liars == ()

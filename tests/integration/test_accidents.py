@@ -24,8 +24,8 @@ from harness.attack.signed_client import SignedClient
 from harness.federation.learners import light_study
 from protocol.messages.control import PauseCause, RuleName, RuleSpec, Study, StudyView
 from protocol.sharing import Side
-from tests.integration.agents import finished, rounds_of, wait_for
-from tests.integration.crashes import REQUESTER, SITES, A, B, Outcome, audit, crash_federation, outcome_of
+from tests.integration.agents import rounds_of, wait_for
+from tests.integration.crashes import REQUESTER, A, B, Outcome, audit, crash_federation, over, recorded
 from tests.kit.disk import fill, folder_on_disk, small_disk
 from tests.kit.processes import Federation
 
@@ -51,27 +51,13 @@ def study_of(federation: Federation, name: str, rounds: int = ROUNDS) -> Study:
     return asked.model_copy(update={"round_deadline_s": DEADLINE_S})
 
 
-def recorded(federation: Federation, study: Study, rounds: int) -> None:
-    wait_for(
-        f"round {rounds} of {study.name}",
-        lambda: len(rounds_of(federation, REQUESTER, study.name)) >= rounds,
-        tails=lambda: federation.tails() + federation.site_tails(),
-    )
-
-
-def over(federation: Federation, study: Study) -> Outcome:
-    wait_for("the end", finished(federation, study.name, *SITES), 300.0, federation.site_tails)
-    audit(federation, study)
-    return outcome_of(federation, study)
-
-
 def run(federation: Federation, name: str, accident: Callable[[Study], None]) -> Outcome:
     """A study in which something happens after its first round."""
     study = study_of(federation, name)
     federation.hand_in(study)
     recorded(federation, study, 1)
     accident(study)
-    return over(federation, study)
+    return over(federation, study, 300.0)
 
 
 @dataclass
@@ -85,7 +71,7 @@ class Undisturbed:
         if rounds not in self._models:
             study = study_of(self.federation, f"undisturbed-{rounds}", rounds)
             self.federation.hand_in(study)
-            outcome = over(self.federation, study)
+            outcome = over(self.federation, study, 300.0)
             assert [(one.state, one.attempt) for one in outcome.records] == [(RoundEnd.RELEASED, 1)] * rounds
             (self._models[rounds],) = set(outcome.models)
         return self._models[rounds]
@@ -176,7 +162,7 @@ def test_the_requester_is_gone_for_good(federation: Federation) -> None:
     finally:
         client.close()
         federation.start_party(REQUESTER)
-    over(federation, study)
+    over(federation, study, 300.0)
 
 
 @pytest.mark.parametrize("name", [A, B, "c1", REQUESTER])
@@ -265,7 +251,7 @@ def test_an_older_state_folder_of_an_agent_contributes_nothing_and_the_newest_en
     shutil.rmtree(state)
     newest.rename(state)
     federation.start_party("c3")
-    outcome = over(federation, study)
+    outcome = over(federation, study, 300.0)
     ends = [(one.round, one.state, one.reason) for one in outcome.records]
     assert [number for number, *_ in ends] == list(range(1, ROUNDS + 1)), ends
     assert all(end is RoundEnd.RELEASED or why for _, end, why in ends), ends

@@ -13,15 +13,15 @@ import pytest
 from client_agent.site.events import EventKind, RoundEnd
 from harness.bench.cli import DEFAULT_CACHE
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import torch_learner
-from harness.federation.processes import FederationSpec, SiteSpec, toml_lines
+from harness.federation.processes import toml_lines
 from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import REQUESTER, final_model, finished, rounds_of, site_data, study_for
-from tests.ports import free_ports
+from tests.integration.agents import REQUESTER, changed, final_model, run_to_end, site_data, study_for, trained
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)
+DATA = {name: site_data(place) for place, name in enumerate(SITES)}
+POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples" / "trainers"
 TRAINING = TrainingSpec(
     update="local_sgd", epochs=2, batch_size=10_000, local_learning_rate=0.25, server_learning_rate=0.25
@@ -38,17 +38,9 @@ def interpreter(framework: str, package: str) -> Path:
     pytest.skip(f"{package} is not installed: moiety lab bench peers --only {framework} makes an environment with it")
 
 
-def federation(folder: Path) -> InMemoryFederation:
-    policy = SitePolicy(least_isolation=0.0, least_contributors=2)
-    sites = tuple(SiteSpec(name, site_data(place), policy) for place, name in enumerate(SITES))
-    spec = FederationSpec("adapters", REQUESTER, sites, seed=8, ports=free_ports(), bootstrap_samples=0)
-    return InMemoryFederation(spec, folder, torch_learner)
-
-
 def study(running: InMemoryFederation, rounds: int = 2) -> Study:
     made = study_for(running, "adapted", RuleSpec(name=RuleName.FEDAVG), rounds=rounds, deadline_s=60.0)
-    parameters = made.parameters.model_copy(update={"least_contributors": 2})
-    return made.model_copy(update={"training": TRAINING, "parameters": parameters})
+    return changed(made, training=TRAINING, least_contributors=2)
 
 
 def give(running: InMemoryFederation, site: str, **trainer: object) -> None:
@@ -58,13 +50,11 @@ def give(running: InMemoryFederation, site: str, **trainer: object) -> None:
 
 
 def model(folder: Path, trainers: dict[str, dict[str, object]]) -> np.ndarray:
-    with federation(folder) as running:
+    with trained(folder, DATA, POLICY) as running:
         for site, trainer in trainers.items():
             give(running, site, **trainer)
         running.start()
-        running.hand_in(study(running))
-        running.until("the end", finished(running, "adapted", *SITES))
-        records = rounds_of(running, REQUESTER, "adapted")
+        records = run_to_end(running, study(running))
         assert [(one.state, one.took_part) for one in records] == [(RoundEnd.RELEASED, SITES)] * 2
         return np.frombuffer(final_model(running, REQUESTER, "adapted"), dtype=np.float32)
 
@@ -101,23 +91,21 @@ def test_a_foreign_trainer_that_takes_the_same_steps_comes_to_the_same_model(
 def test_a_trainer_that_fails_in_a_round_is_a_decline_by_name_and_not_a_silence(tmp_path: Path) -> None:
     program = tmp_path / "odd.py"
     program.write_text("def app(p, t):\n    assert t['round'] != 2, 'patient 93'\n    return p\n")
-    with federation(tmp_path / "federation") as running:
+    with trained(tmp_path / "federation", DATA, POLICY) as running:
         give(running, "c2", kind="python", python=sys.executable, program=str(program))
         running.start()
-        running.hand_in(study(running, rounds=3))
-        running.until("the end", finished(running, "adapted", *SITES))
+        records = run_to_end(running, study(running, rounds=3))
         declined = running.texts(EventKind.DECLINED, "c2")
         heard = [event.text for event in running.events if event.site == REQUESTER and "c2" in event.text]
-        took_part = [one.took_part for one in rounds_of(running, REQUESTER, "adapted")]
     why = "the site's trainer (python) ended with exit code 1: this site's trainer.log has its last words"
     assert declined == [f"unusable_update: {why}"]
     assert any("the site's trainer (python) ended with exit code 1" in text for text in heard)
     assert not any("93" in text for text in heard)
-    assert (SITES[0], "c1", "c3") in took_part
+    assert (SITES[0], "c1", "c3") in [one.took_part for one in records]
 
 
 def test_a_trainer_that_never_runs_hinders_the_site_before_round_1(tmp_path: Path) -> None:
-    with federation(tmp_path) as running:
+    with trained(tmp_path, DATA, POLICY) as running:
         give(running, "c2", kind="python", python=sys.executable, program=str(EXAMPLES / "nvflare_client.py"))
         running.start()
         running.hand_in(study(running))

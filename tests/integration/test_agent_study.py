@@ -33,6 +33,7 @@ from tests.integration.agents import (
     finished,
     journal,
     rounds_of,
+    run_to_end,
     spec,
     study_for,
     wait_for,
@@ -74,12 +75,10 @@ def test_a_study_with_a_broken_site_and_a_refusing_one(federation: InMemoryFeder
     """c5's policy wants more contributors than the study guarantees; c4 computes NaN once; the study goes on."""
     followers = ("c1", "c2", "c3", "c4")
     with federation.agents(learner=with_odd({"c4": BrokenInRound2})):
-        federation.hand_in(study_for(federation, "erosion", EROSION, 3, 60.0))
-        federation.until("the study's end", finished(federation, "erosion", REQUESTER, *followers))
-        federation.hand_in(study_for(federation, "alone", RuleSpec(name=RuleName.LOCAL), 2, 60.0))
-        federation.until("the local study's end", finished(federation, "alone", REQUESTER))
+        records = run_to_end(federation, study_for(federation, "erosion", EROSION, 3, 60.0), REQUESTER, *followers)
+        local = RuleSpec(name=RuleName.LOCAL)
+        alone = run_to_end(federation, study_for(federation, "alone", local, 2, 60.0), REQUESTER)
 
-    records = rounds_of(federation, REQUESTER, "erosion")
     assert [r.state for r in records] == [RoundEnd.RELEASED] * 3
     assert [r.took_part for r in records] == [
         (REQUESTER, "c1", "c2", "c3", "c4"),
@@ -111,7 +110,6 @@ def test_a_study_with_a_broken_site_and_a_refusing_one(federation: InMemoryFeder
     assert [r.state for r in contributor] == [RoundEnd.RELEASED] * 3
     assert all(not r.distances and not r.alphas for r in contributor)
 
-    alone = rounds_of(federation, REQUESTER, "alone")
     assert [r.state for r in alone] == [RoundEnd.ALONE] * 2
     assert "the rule uses no contributor" in alone[0].reason
 
@@ -128,9 +126,7 @@ def test_a_study_cancelled_while_it_is_created_ends_at_both_servers(
 
     monkeypatch.setattr(Requester, "_create", cancelled_meanwhile)
     with federation.agents(REQUESTER):
-        federation.hand_in(study_for(federation, "erosion", EROSION, 3, 60.0))
-        federation.until("the end", finished(federation, "erosion", REQUESTER))
-    assert not rounds_of(federation, REQUESTER, "erosion")
+        assert not run_to_end(federation, study_for(federation, "erosion", EROSION, 3, 60.0), REQUESTER)
     held = [study.state for app in federation.servers.apps.values() for study in app.state.server.store.studies()]
     assert held == [StudyState.CANCELLED] * 2
 
@@ -171,23 +167,18 @@ def test_a_requester_with_nothing_to_share_ends_the_study(
 ) -> None:
     """At a local optimum the study is complete; with NaN it failed, and only the requester knows where."""
     with federation.agents(learner=with_odd({REQUESTER: odd})):
-        federation.hand_in(study_for(federation, name, EROSION, 5, 60.0))
-        federation.until("the end", finished(federation, name, REQUESTER, "c1"))
-    at_contributor, at_requester = (journal(federation, site, name).site_state() for site in ("c1", REQUESTER))
-    assert at_contributor is not None
-    assert at_requester is not None
+        records = run_to_end(federation, study_for(federation, name, EROSION, 5, 60.0), REQUESTER, "c1")
+    at_contributor, at_requester = (present(journal(federation, s, name).site_state()) for s in ("c1", REQUESTER))
     assert (at_contributor.finished or "").startswith(told)
     assert (at_requester.finished or "").startswith(kept)
-    assert [r.state for r in rounds_of(federation, REQUESTER, name)] == [RoundEnd.RELEASED]
+    assert [r.state for r in records] == [RoundEnd.RELEASED]
 
 
 def test_eroded_weights_leave_the_requester_alone(federation: InMemoryFederation) -> None:
     """A heavy penalty takes all weight away: the shared part ends, everybody learns why, the requester goes on."""
     harsh = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.6, size_penalty=0.1)
     with federation.agents():
-        federation.hand_in(study_for(federation, "harsh", harsh, 6, 60.0))
-        federation.until("the end", finished(federation, "harsh", REQUESTER, "c1", "c5"))
-    records = rounds_of(federation, REQUESTER, "harsh")
+        records = run_to_end(federation, study_for(federation, "harsh", harsh, 6, 60.0), REQUESTER, "c1", "c5")
     assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
     shared = [r for r in records if r.state is RoundEnd.RELEASED]
     assert 1 <= len(shared) < 6

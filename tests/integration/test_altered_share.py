@@ -6,13 +6,13 @@ Real servers; the share is altered on disk after its receipt, before the challen
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.attack.scripted_rounds import SITES, STRANGER, OpenRound, Pair, database
+from harness.attack.scripted_rounds import SITES, OpenRound, Pair, database
 from harness.federation.server_apps import ServersInMemory
 from protocol.messages.control import OutcomeCause, RoundState
 from protocol.mpc.sketch import sketch_shares
@@ -39,14 +39,6 @@ def altered(path: Path) -> None:
 
 def deleted(path: Path) -> None:
     path.unlink()
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair[ServersInMemory]]:
-    with ServersInMemory(tmp_path_factory.mktemp("altered"), [*SITES, STRANGER]) as servers:
-        made = Pair(servers)
-        yield made
-        made.close()
 
 
 def vector_of(opened: OpenRound[ServersInMemory], side: Side) -> tuple[str, Path]:

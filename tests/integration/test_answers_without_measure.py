@@ -22,6 +22,7 @@ import stamina
 import trustme
 
 from client_agent.net.answers import LongAnswer, UnsignedAnswer
+from client_agent.net.envelopes import Body
 from client_agent.net.ledger import Ledger
 from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.net.transport import CountingTransport, tls_context
@@ -62,11 +63,11 @@ def ca(tmp_path: Path, authority: trustme.CA) -> Path:
 
 
 @contextmanager
-def an_agent(url: str, ca: Path, attempts: int = ATTEMPTS) -> Iterator[ServerClient]:
+def an_agent(url: str, ca: Path) -> Iterator[ServerClient]:
     ledger = Ledger(ca.parent / "ledger.jsonl")
     transport = CountingTransport("server", tls_context(ca), ledger)
     operator = ROSTER.operator_a.model_copy(update={"url": url})
-    retry = RetryPolicy(attempts=attempts, first_wait_s=0.0, longest_wait_s=0.01)
+    retry = RetryPolicy(attempts=ATTEMPTS, first_wait_s=0.0, longest_wait_s=0.01)
     client = ServerClient(Side.A, operator, keys("c1"), transport, retry=retry)
     try:
         yield client
@@ -86,30 +87,19 @@ def peak_of(call: Callable[[], object], error: type[MoietyError]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("script", SUCCESSES)
-def test_an_agent_does_not_take_in_what_a_server_answers_without_measure(
-    script: Script, ca: Path, authority: trustme.CA
+@pytest.mark.parametrize(
+    ("scripts", "error", "requests"),
+    [(SUCCESSES, UnsignedAnswer, ATTEMPTS), (HEADS, LongAnswer, 1), (ERRORS, UnsignedAnswer, ATTEMPTS)],
+    ids=["bodies", "heads", "refusals"],
+)
+def test_an_agent_reads_no_further_than_an_answer_can_be(
+    scripts: tuple[Script, ...], error: type[MoietyError], requests: int, ca: Path, authority: trustme.CA
 ) -> None:
-    with hostile_server(script, authority) as server, an_agent(server.url, ca) as client:
-        assert peak_of(lambda: client.view("unit"), UnsignedAnswer) < LITTLE
-        assert server.requests == ATTEMPTS
-        assert server.sent_bytes < LITTLE
-
-
-@pytest.mark.parametrize("script", HEADS)
-def test_an_agent_does_not_wait_for_the_end_of_a_head(script: Script, ca: Path, authority: trustme.CA) -> None:
-    with hostile_server(script, authority) as server, an_agent(server.url, ca) as client:
-        assert peak_of(lambda: client.view("unit"), LongAnswer) < LITTLE
-        assert server.requests == 1
-        assert server.sent_bytes < LITTLE
-
-
-@pytest.mark.parametrize("script", ERRORS)
-def test_an_agent_reads_a_refusal_no_further_than_one_can_be(script: Script, ca: Path, authority: trustme.CA) -> None:
-    with hostile_server(script, authority) as server, an_agent(server.url, ca, attempts=2) as client:
-        assert peak_of(lambda: client.view("unit"), UnsignedAnswer) < LITTLE
-        assert server.requests <= 2
-        assert server.sent_bytes < LITTLE
+    for script in scripts:
+        with hostile_server(script, authority) as server, an_agent(server.url, ca) as client:
+            assert peak_of(lambda: client.view("unit"), error) < LITTLE
+            assert server.requests == requests or (scripts is ERRORS and server.requests < requests)
+            assert server.sent_bytes < LITTLE
 
 
 class Endless(httpx.AsyncByteStream):
@@ -141,15 +131,9 @@ def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, auth
         client._way._request = noted  # type: ignore[method-assign]
         for _ in range(2):
             with pytest.raises(UnsignedAnswer):
-                client.put_mail("unit", "weights-1", "c1", _nothing())
+                client.put_mail("unit", "weights-1", "c1", Body.of(b""))
     assert not any("cookie" in request.headers for request in asked)
     assert len(asked) >= 2
-
-
-def _nothing() -> Any:
-    from client_agent.net.envelopes import Body
-
-    return Body.of(b"")
 
 
 def a_peer(url: str, ca: Path, transport: httpx.AsyncBaseTransport | None = None) -> PeerClient:

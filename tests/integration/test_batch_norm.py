@@ -15,15 +15,10 @@ from client_agent.learning.torch_learner import TorchLearner
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal
-from harness.datasets.site_data import SiteData
-from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.messages.model import ArchitectureSpec, Argument, Buffers
 from protocol.parameters import StudyParameters
-from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import final_model, finished, rounds_of
-from tests.ports import free_ports
+from tests.integration.agents import final_model, in_one_process, run_to_end, trained
 from tests.unlimited import run_plain
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -87,15 +82,10 @@ def learner(settings: AgentSettings, of: Study, seed: int) -> Learner:
 @pytest.mark.slow
 @pytest.mark.parametrize("buffers", list(Buffers))
 def test_agents_train_a_small_resnet(buffers: Buffers, tmp_path: Path) -> None:
-    policy = SitePolicy(least_isolation=0.0)
-    sites = tuple(SiteSpec(name, data, policy) for name, data in DATA.items())
-    spec = FederationSpec("images", SITES[0], sites, seed=4, ports=free_ports(), bootstrap_samples=0)
-    with InMemoryFederation(spec, tmp_path, learner) as running:
+    with trained(tmp_path, DATA, learner=learner) as running:
         of = study(buffers, running.parties.roster.message.digest())
         running.start()
-        running.hand_in(of)
-        running.until("the end", finished(running, "images", *SITES))
-        assert [record.state for record in rounds_of(running, SITES[0], "images")] == [RoundEnd.RELEASED] * ROUNDS
+        assert [record.state for record in run_to_end(running, of)] == [RoundEnd.RELEASED] * ROUNDS
         models = {final_model(running, site, "images") for site in SITES}
         own = [PersonalState(StudyJournal(running.state(site), "images").folder).latest() for site in SITES]
     assert len(models) == 1
@@ -111,12 +101,8 @@ def test_agents_train_a_small_resnet(buffers: Buffers, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("buffers", list(Buffers))
 def test_a_simulation_trains_it_too(buffers: Buffers) -> None:
-    sites = tuple(
-        SiteData(name, data.train, Examples(data.train.X[:0], data.train.y[:0]), data.test)
-        for name, data in DATA.items()
-    )
     of = study(buffers, "00" * 32)
-    ran = run_plain(of, sites)
+    ran = run_plain(of, in_one_process(DATA))
     assert ran.shared_rounds == ROUNDS
     assert ran.final_model.shape == (of.model_dimension,)
     for layer, piece in zip(of.model.layers, pieces(of, ran.final_model), strict=True):

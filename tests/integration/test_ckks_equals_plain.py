@@ -23,11 +23,11 @@ ROUNDS = 5
 RULES = (RuleName.FEDAVG, RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG)
 
 
-def study(rule: RuleName, protection: StudyProtection = StudyProtection.CKKS) -> Study:
+def study(rule: RuleName) -> Study:
     made = study_of(replace(LONG_BREAST_CANCER, rounds=ROUNDS), FEDERATION, rule, "0" * 64, 0)
     # a coarse grid where sites weigh themselves, for their policy: every other weight may be the smallest
     parameters = made.parameters.model_copy(update={"weight_grid": 2 if rule.self_weighted else 32})
-    return made.model_copy(update={"parameters": parameters, "protection": protection})
+    return made.model_copy(update={"parameters": parameters, "protection": StudyProtection.CKKS})
 
 
 def distance(one: RunHistory, other: RunHistory) -> float:
@@ -100,11 +100,3 @@ def test_a_resumed_run_goes_on_with_the_same_key() -> None:
     assert len(resumed.rounds) == len(whole.rounds)
     # From the same state the two differ by fresh noise only, at most twice the bound.
     assert distance(resumed, whole) <= 2 * bound_of_run(run_plain(of, FEDERATION.sites), of, FEDERATION.sites)
-
-
-def test_class_counts_under_ckks_are_the_sums_of_the_share_path() -> None:
-    shares = study(RuleName.WFEDAVG, StudyProtection.SHARES)
-    encrypted = run_protected(study(RuleName.WFEDAVG), FEDERATION.sites, correlation_source="dealer")
-    secure = run_protected(shares, FEDERATION.sites, correlation_source="dealer")
-    assert encrypted.rounds[0].class_totals == secure.rounds[0].class_totals
-    assert encrypted.rounds[0].kind is RoundKind.COUNTED

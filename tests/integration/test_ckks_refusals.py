@@ -39,7 +39,7 @@ from protocol.messages.letter import NOTICE_BYTES
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from tests.integration.test_server_refusals import problem
-from tests.kit.present import present
+from tests.integration.test_server_round import signed_outcome
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
 
@@ -212,8 +212,7 @@ def test_the_round_goes_on_with_the_others(federation: Federation) -> None:
             names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
             require_signatures(current.agreed_set, federation.roster, names)
         study.sites.release(current)
-        for side in Side:
-            study.sites.wait_round(side, 1, RoundState.RELEASED)
+        study.sites.released(1)
         assert_average(study, updates, current.announcement.message.digest())
         detail = problem(
             study.sites.me.send(Side.B, "GET", study.sites.path(paths.OUTPUT, round=1)), 404, "unknown_resource"
@@ -223,11 +222,9 @@ def test_the_round_goes_on_with_the_others(federation: Federation) -> None:
         study.sites.close()
 
 
-def test_with_too_few_ciphertexts_both_servers_sign_the_skip(federation: Federation, too_few: Encrypting) -> None:
+def test_with_too_few_ciphertexts_both_servers_sign_the_skip(too_few: Encrypting) -> None:
     for side in Side:
-        skipped = too_few.sites.wait_round(side, 1, RoundState.SKIPPED)
-        names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
-        outcome = require_signatures(present(skipped.outcome), federation.roster, names)
+        outcome = signed_outcome(too_few.sites, too_few.sites.wait_round(side, 1, RoundState.SKIPPED))
         assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
 
 
@@ -240,10 +237,8 @@ def test_once_all_have_declined_both_servers_sign_the_skip(federation: Federatio
         for site in CONTRIBUTORS:
             notice = secrets.token_bytes(sealed_small_length(NOTICE_BYTES))
             study.sites.clients[site].ok(Side.A, "PUT", letter, notice)
-        names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
         for side in Side:
-            skipped = study.sites.wait_round(side, 1, RoundState.SKIPPED)
-            outcome = require_signatures(present(skipped.outcome), federation.roster, names)
+            outcome = signed_outcome(study.sites, study.sites.wait_round(side, 1, RoundState.SKIPPED))
             assert (outcome.cause, outcome.found) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 0)
     finally:
         study.sites.close()

@@ -2,23 +2,55 @@
 
 Nothing that was acknowledged is lost, no correlation serves two sketches, no contribution is measured or released twice
 (all from the stores' own tables), and the final model has the bits of the undisturbed run; ``crash_modes.py`` says what
-else each mode requires. The servers' deaths are here; ``test_crashes_of_sites.py``, ``_in_rules.py``, ``_with_tags.py``
-and ``_while_absent.py`` have the others, so that test workers share them.
+else each mode requires. The deaths of servers, and of what they store in, are here; ``test_crashes_of_sites.py``,
+``_in_rules.py``, ``_with_tags.py`` and ``_while_absent.py`` have the others, so that test workers share them.
 """
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from client_agent.site import failpoints as agent_points
+from client_agent.site.events import RoundEnd
 from servers import failpoints as server_points
 from tests.integration import test_ckks_study
-from tests.integration.crash_cases import CASES, IN_POSTGRESQL, SERVER_A, SERVER_B, WHILE_A_ROUND_ENDS, parametrised
+from tests.integration.crash_cases import (
+    CASES,
+    IN_POSTGRESQL,
+    QUICK,
+    SERVER_A,
+    SERVER_B,
+    WHILE_A_ROUND_ENDS,
+    is_quick,
+    parametrised,
+)
 from tests.integration.crash_modes import MODES, CrashProcesses
-from tests.integration.crashes import SITES, A, B, Case
+from tests.integration.crashes import (
+    POSTGRESQL,
+    ROUNDS,
+    SITES,
+    SQLITE,
+    A,
+    B,
+    Case,
+    End,
+    audit,
+    ended,
+    light_study_of,
+    over,
+    run_killing,
+)
 
 
 @parametrised((*SERVER_A, *SERVER_B, *WHILE_A_ROUND_ENDS, *IN_POSTGRESQL))
 def test_kill_at(crash_processes: CrashProcesses, case: Case) -> None:
     MODES[case.mode].run(crash_processes.of(case.mode, case.storage), case)
+
+
+def test_quick_cases_are_cases() -> None:
+    assert sum(map(is_quick, CASES)) == len(QUICK)
 
 
 def test_every_point_is_in_a_case() -> None:
@@ -29,3 +61,46 @@ def test_every_point_is_in_a_case() -> None:
     assert servers == {point.value for point in server_points.Point} - {server_points.Point.DISK_FULL}
     sites = {point for party, point in kills if party in SITES}
     assert sites == {point.value for point in agent_points.Point}
+
+
+def test_a_full_disk_only_delays_the_study(crash_processes: CrashProcesses) -> None:
+    """A share meets a full disk at B: refused with 507 and nothing stored; the site sends the same bytes again."""
+    of = crash_processes.of("plain", SQLITE)
+    federation, reference = of.federation, of.run(large=False)
+    federation.kill(B)
+    federation.start_party(B, "disk_full:2")
+    study = light_study_of(federation, "disk-full")
+    outcome = run_killing(federation, study)
+    audit(federation, study)
+    assert ended(outcome) is End.REPLAYED
+    assert outcome.models == reference.models
+    refused = [
+        line for line in (federation.folder / B / "process.log").read_text().splitlines() if "storage_full" in line
+    ]
+    assert len(refused) == 1
+    assert "nothing was stored" in refused[0]
+    federation.kill(B)
+    federation.start_party(B)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("accident", ["dies", "breaks connections"])
+def test_the_database_has_an_accident(crash_processes: CrashProcesses, accident: str) -> None:
+    """Nothing that was stored is lost, what was not is sent again."""
+    undisturbed = crash_processes.of("plain", POSTGRESQL)
+    federation, cluster = undisturbed.federation, crash_processes.cluster
+    assert cluster is not None
+    study = light_study_of(federation, f"database-{accident.replace(' ', '-')}")
+    federation.hand_in(study)
+    for _ in range(3):
+        time.sleep(0.7)
+        if accident == "dies":
+            cluster.stop()
+            cluster.start()
+        else:
+            for url in federation.databases.values():
+                cluster.break_connections(url)
+    outcome = over(federation, study)
+    assert [record.round for record in outcome.records] == list(range(1, ROUNDS + 1))
+    released = sum(record.state is RoundEnd.RELEASED for record in outcome.records)
+    assert set(outcome.models) == {undisturbed.model_after(released, large=False)}

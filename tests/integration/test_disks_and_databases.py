@@ -1,8 +1,7 @@
-"""Full disks and accidents of a server's database: a study is only delayed."""
+"""A disk without room, and a database that goes back: what is refused, and how a study goes on after it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,54 +11,15 @@ import pytest
 from client_agent.site.events import RoundEnd
 from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.federation.learners import light_study
-from protocol.messages.control import RoundState, RuleName, RuleSpec, Study
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.sharing import Side
-from tests.integration.agents import finished, rounds_of, wait_for
-from tests.integration.crash_modes import CrashProcesses
-from tests.integration.crashes import (
-    POSTGRESQL,
-    REQUESTER,
-    ROUNDS,
-    SITES,
-    SQLITE,
-    A,
-    B,
-    End,
-    audit,
-    crash_federation,
-    ended,
-    light_study_of,
-    outcome_of,
-    run_killing,
-)
+from tests.integration.agents import rounds_of, wait_for
+from tests.integration.crashes import REQUESTER, A, crash_federation, over, recorded
 from tests.integration.test_server_round import NUMERATORS, updates
 from tests.integration.test_server_round import SITES as SCRIPTED
 from tests.kit.disk import fill, folder_on_disk, small_disk
 from tests.kit.postgres import running_cluster
 from tests.kit.processes import Federation, prepare_servers, running_servers
-
-# --- full disks -------------------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_only_delays_the_study(crash_processes: CrashProcesses) -> None:
-    """A share meets a full disk at B: refused with 507 and nothing stored; the site sends the same bytes again."""
-    of = crash_processes.of("plain", SQLITE)
-    federation, reference = of.federation, of.run(large=False)
-    federation.kill(B)
-    federation.start_party(B, "disk_full:2")
-    study = light_study_of(federation, "disk-full")
-    outcome = run_killing(federation, study)
-    audit(federation, study)
-    assert ended(outcome) is End.REPLAYED
-    assert outcome.models == reference.models
-    refused = [
-        line for line in (federation.folder / B / "process.log").read_text().splitlines() if "storage_full" in line
-    ]
-    assert len(refused) == 1
-    assert "nothing was stored" in refused[0]
-    federation.kill(B)
-    federation.start_party(B)
-
 
 _DIMENSION = 20_000
 _DISK_BYTES = 24 * 2**20
@@ -106,46 +66,13 @@ def test_a_full_disk_refuses_and_recovers(
     assert sites.contribute(SCRIPTED[0], sealed[SCRIPTED[0]], 1) == receipts
     for site in SCRIPTED[1:]:
         sites.contribute(site, sealed[site], 1)
-    current = sites.wait_transcript(Side.A, 1)
-    sites.send_queries(current, x[sites.requester], NUMERATORS)
-    for each in Side:
-        current = sites.wait_round(each, 1, RoundState.MEASURED)
-    sites.release(current)
-    for each in Side:
-        sites.wait_round(each, 1, RoundState.RELEASED)
+    sites.release(sites.measured(1, x[sites.requester], NUMERATORS))
+    sites.released(1)
     assert np.array_equal(sites.output(SCRIPTED[1], 1), sum(x.values()))
 
 
-# --- accidents of a server's database ---------------------------------------------------------------------------------
-
 _MANY_ROUNDS = 12
 _REFUSES = "moiety server accept-rollback"
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("accident", ["dies", "breaks connections"])
-def test_the_database_has_an_accident(crash_processes: CrashProcesses, accident: str) -> None:
-    """Nothing that was stored is lost, what was not is sent again."""
-    undisturbed = crash_processes.of("plain", POSTGRESQL)
-    federation, cluster = undisturbed.federation, crash_processes.cluster
-    assert cluster is not None
-    study = light_study_of(federation, f"database-{accident.replace(' ', '-')}")
-    federation.hand_in(study)
-    for _ in range(3):
-        time.sleep(0.7)
-        if accident == "dies":
-            cluster.stop()
-            cluster.start()
-        else:
-            for url in federation.databases.values():
-                cluster.break_connections(url)
-    wait_for("the end", finished(federation, study.name, *SITES), 120.0, federation.site_tails)
-    audit(federation, study)
-    outcome = outcome_of(federation, study)
-    records = rounds_of(federation, REQUESTER, study.name)
-    assert [record.round for record in records] == list(range(1, ROUNDS + 1))
-    released = sum(record.state is RoundEnd.RELEASED for record in records)
-    assert set(outcome.models) == {undisturbed.model_after(released, large=False)}
 
 
 @pytest.mark.soak
@@ -161,9 +88,9 @@ def test_a_replica_that_lags_takes_over_and_the_newest_database_goes_on() -> Non
             rule = RuleSpec(name=RuleName.FEDAVG)  # under which no weight erodes, however many rounds there are
             study = light_study(federation.parties, "lagging-replica", rule, rounds=_MANY_ROUNDS)
             federation.hand_in(study)
-            _recorded(federation, study, 1)
+            recorded(federation, study, 1)
             replica = of_a.replica()
-            _recorded(federation, study, len(rounds_of(federation, REQUESTER, study.name)) + 2)
+            recorded(federation, study, len(rounds_of(federation, REQUESTER, study.name)) + 2)
             of_a.fail_over(replica)
             log = federation.folder / A / "process.log"
             wait_for("a running server refuses", lambda: _REFUSES in log.read_text(), 60.0, federation.tails)
@@ -174,14 +101,8 @@ def test_a_replica_that_lags_takes_over_and_the_newest_database_goes_on() -> Non
             federation.kill(A)
             of_a.fail_over(of_a.folder / "data")
             federation.start_party(A)
-            wait_for("the end", finished(federation, study.name, *SITES), 240.0, federation.site_tails)
-            audit(federation, study)
-            outcome = outcome_of(federation, study)
+            outcome = over(federation, study, 240.0)
             told = [(one.round, one.state.value, one.attempt, one.reason) for one in outcome.records]
             assert [number for number, *_ in told] == list(range(1, _MANY_ROUNDS + 1)), told
             assert sum(end == RoundEnd.RELEASED for _, end, *_ in told) >= _MANY_ROUNDS - 2, told
             assert len(set(outcome.models)) == 1
-
-
-def _recorded(federation: Federation, study: Study, rounds: int) -> None:
-    wait_for(f"round {rounds}", lambda: len(rounds_of(federation, REQUESTER, study.name)) >= rounds, 60.0)

@@ -19,8 +19,7 @@ from harness.federation.learners import EROSION, light_study
 from protocol.messages.control import RoundState, Study
 from protocol.sharing import Side
 from servers.cli import app
-from tests.integration.agents import finished, rounds_of, wait_for
-from tests.integration.crashes import REQUESTER, SITES, A, B, audit, crash_federation, outcome_of, run_killing
+from tests.integration.crashes import A, B, crash_federation, over, recorded, run_killing
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 
@@ -52,20 +51,12 @@ def restored(folder: Path, archive: Path) -> None:
         kept.extractall(folder, filter="data")
 
 
-def after_rounds(federation: Federation, name: str, number: int) -> None:
-    wait_for(
-        f"round {number}",
-        lambda: len(rounds_of(federation, REQUESTER, name)) >= number,
-        tails=lambda: federation.tails() + federation.site_tails(),
-    )
-
-
 def test_drains_and_restores_in_the_middle_change_no_bit(federation: Federation, tmp_path: Path) -> None:
     undisturbed = run_killing(federation, study(federation, "undisturbed"))
     asked = study(federation, "drained")
     federation.hand_in(asked)
     for number, (side, name) in enumerate(((Side.A, A), (Side.B, B)), start=1):
-        after_rounds(federation, asked.name, number)
+        recorded(federation, asked, number)
         said = drain(federation, name, "--within", "30")
         assert "no new round or study is taken; it has stopped: start the new release" in said
         assert federation.running[name].process.wait(30) == 0
@@ -74,13 +65,11 @@ def test_drains_and_restores_in_the_middle_change_no_bit(federation: Federation,
         assert states == {RoundState.RELEASED.value}, "nothing was left under way"
         restored(federation.folder / name / "data", tmp_path / f"{name}.tar")
         federation.start_party(name)
-    after_rounds(federation, asked.name, 3)
+    recorded(federation, asked, 3)
     federation.running["c1"].process.send_signal(signal.SIGTERM)
     federation.running["c1"].process.wait(30)
     restored(federation.state("c1"), tmp_path / "c1.tar")
     federation.start_party("c1")
-    wait_for("the end", finished(federation, asked.name, *SITES), tails=federation.site_tails)
-    found = outcome_of(federation, asked)
+    found = over(federation, asked)
     assert [record.state for record in found.records] == [record.state for record in undisturbed.records]
     assert found.models == undisturbed.models
-    audit(federation, asked)

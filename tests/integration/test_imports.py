@@ -60,13 +60,6 @@ def test_the_list_of_subcommands_loads_none_of_them() -> None:
     assert not loaded & {"torch", "fastapi", "sqlalchemy", "harness", "servers", "client_agent", "numpy"}
 
 
-def test_a_server_starts_where_torch_cannot_be_imported() -> None:
-    program = BLOCKED.format(blocked={"torch", "safetensors", "sklearn", "matplotlib", "trustme"})
-    done = python(program + "import moiety; moiety.main(['server', 'run', '--help'])")
-    assert done.returncode == 0, done.stderr
-    assert "--config" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("command", "missing", "extra"),
     [("server", "fastapi", "server"), ("agent", "httpx", None), ("demo", "trustme", "harness")],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,27 @@ from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal
 from harness.federation.clocks import Stop, VirtualClock
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import EROSION, light_learner, light_sites, light_study
-from harness.federation.processes import FederationSpec
+from harness.federation.learners import light_study, torch_learner
 from host.audit_log import AUDIT, read_audit
 from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from tests.integration.agents import final_model, finished, rounds_of
-from tests.ports import free_ports
+from tests.integration.agents import (
+    EROSION,
+    changed,
+    final_model,
+    finished,
+    in_memory,
+    rounds_of,
+    run_to_end,
+    spec,
+    study_for,
+)
 
 SITES = ("requester", "c1", "c2", "c3")
 ROUNDS = 3
 MANY = 4
 AWAY_S = 60.0
-POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
-
-
-def federation(folder: Path, *, real_transfer: bool = False) -> InMemoryFederation:
-    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    return InMemoryFederation(spec, folder, light_learner, real_transfer=real_transfer)
 
 
 def audited(running: InMemoryFederation, site: str) -> list[tuple[str, int | None]]:
@@ -44,20 +45,14 @@ def server_audited(running: InMemoryFederation, side: Side) -> list[tuple[str, i
     return [(one.action.value, one.round) for one in read_audit(folder / AUDIT)]
 
 
-def test_dealt_correlations_give_the_same_study_as_oblivious_transfer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_seed_fixes_what_sites_compute_whether_correlations_are_dealt_or_transferred(tmp_path: Path) -> None:
+    """Trained with torch, off the fixed-point grid: rounding draws too."""
     ends = []
+    same = spec(dict.fromkeys(SITES, SitePolicy()))  # with the same ports, which are in the study's bytes
     for real in (False, True):
-        with federation(tmp_path / f"real-{real}", real_transfer=real) as running:
-            study = light_study(running.parties, "trial", EROSION, rounds=ROUNDS)
+        with InMemoryFederation(same, tmp_path / f"real-{real}", torch_learner, real_transfer=real) as running:
             running.start()
-            running.hand_in(study)
-            began = time.perf_counter()
-            running.until("the end", finished(running, "trial", *SITES))
-            with capsys.disabled():
-                print(f"\n{(time.perf_counter() - began) / ROUNDS * 1000:.0f} ms per round, real transfer: {real}")
-            records = rounds_of(running, SITES[0], "trial")
+            records = run_to_end(running, study_for(running, "trial", EROSION, ROUNDS, 60.0))
             models = {final_model(running, site, "trial") for site in SITES}
             said = audited(running, SITES[1])
             servers = [server_audited(running, side) for side in Side]
@@ -66,22 +61,16 @@ def test_dealt_correlations_give_the_same_study_as_oblivious_transfer(
         assert servers == [[("started", None), ("study_registered", None), *ended, ("study_ended", None)]] * 2
         assert len(models) == 1
         assert [record.state for record in records] == [RoundEnd.RELEASED] * ROUNDS
-        ends.append((models, [(r.took_part, r.weights, r.distances, r.alphas) for r in records]))
+        ends.append((models, [(r.took_part, r.weights, r.distances, r.alphas, r.isolation) for r in records]))
         assert all(record.distances for record in records)
     assert ends[0] == ends[1]
 
 
 def test_a_site_that_stays_away_costs_its_deadlines_on_their_clock_alone(tmp_path: Path) -> None:
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path) as running:
         study = light_study(running.parties, "away", RuleSpec(name=RuleName.FEDAVG), rounds=MANY)
-        study = study.model_copy(
-            update={
-                "parameters": study.parameters.model_copy(update={"least_contributors": 2}),
-                "round_deadline_s": AWAY_S,
-            }
-        )
         running.start()
-        running.hand_in(study)
+        running.hand_in(changed(study, least_contributors=2, round_deadline_s=AWAY_S))
         running.until("the first round", lambda: len(rounds_of(running, "c3", "away")) >= 1)
         began = running.clock.monotonic()
         running.stop_agents("c3")
@@ -93,11 +82,10 @@ def test_a_site_that_stays_away_costs_its_deadlines_on_their_clock_alone(tmp_pat
 
 
 def test_a_site_that_declines_costs_no_deadline(tmp_path: Path) -> None:
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path) as running:
         study = light_study(running.parties, "paused", RuleSpec(name=RuleName.FEDAVG), rounds=MANY)
-        least = study.parameters.model_copy(update={"least_contributors": 2})
         running.start()
-        running.hand_in(study.model_copy(update={"parameters": least, "round_deadline_s": AWAY_S}))
+        running.hand_in(changed(study, least_contributors=2, round_deadline_s=AWAY_S))
         running.until("the first round", lambda: len(rounds_of(running, "c3", "paused")) >= 1)
         began = running.clock.monotonic()
         StudyJournal(running.state("c3"), "paused").pause("scanner")
@@ -110,7 +98,7 @@ def test_a_site_that_declines_costs_no_deadline(tmp_path: Path) -> None:
 
 def test_retries_end_by_their_clock_and_not_by_the_machines(tmp_path: Path) -> None:
     tries: list[float] = []
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path) as running:
 
         def ask() -> None:
             for attempt in stamina.retry_context(on=ValueError, attempts=6, timeout=30.0, wait_initial=0.1):

@@ -8,7 +8,6 @@ Both real applications run in one process, without sockets.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +18,15 @@ import httpx
 import pytest
 
 from harness.attack.scripted_requester import ScriptedRequester, make_study
+from harness.federation.server_apps import ServersInMemory
 from protocol.channel.sealing import sealed_length, sealed_small_length
 from protocol.messages import paths
 from protocol.messages.control import RoundState, StudyEndState
 from protocol.messages.letter import NOTICE_BYTES, LetterKind, most_bytes
 from protocol.sharing import Side
+from servers.server import Server
 from servers.store import files
-from tests.kit.in_process import RunningApps, running_apps
 from tests.kit.present import present
-from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(5)]
 REQUESTER, CONTRIBUTOR = SITES[0], SITES[1]
@@ -38,8 +37,9 @@ D = 200
 class Flood:
     """A new study at both servers, and requests of its sites."""
 
-    def __init__(self, sites: ScriptedRequester, apps: RunningApps) -> None:
-        self.sites, self.apps = sites, apps
+    def __init__(self, sites: ScriptedRequester[ServersInMemory]) -> None:
+        self.sites = sites
+        self.server: Server = sites.federation.apps.apps[Side.A].state.server
         self._before = set(self._folder())
 
     def put(self, sender: str, topic: str, recipient: str, body: bytes, *, chunked: bool = False) -> httpx.Response:
@@ -55,25 +55,20 @@ class Flood:
         return sorted(set(self._folder()) - self._before)
 
     def _folder(self) -> Iterator[Path]:
-        return self.apps.servers[Side.A].files.path("").iterdir()
+        return self.server.files.path("").iterdir()
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, RunningApps]]:
-    made = prepare_servers(tmp_path_factory.mktemp("flood"), SITES, seed=7)
-    with running_apps(made, time.time) as apps:
-        yield made, apps
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServersInMemory]:
+    with ServersInMemory(tmp_path_factory.mktemp("flood"), SITES) as running:
+        yield running
 
 
 @pytest.fixture
-def flood(pair: tuple[Federation, RunningApps]) -> Iterator[Flood]:
-    federation, apps = pair
-    sites = ScriptedRequester(federation, make_study(federation, D, name=f"trial-{secrets.token_hex(4)}", rounds=20))
-    for client in sites.clients.values():
-        client.http.close()
-        client.http = httpx.Client(transport=apps.bridge)
+def flood(servers: ServersInMemory) -> Iterator[Flood]:
+    sites = ScriptedRequester(servers, make_study(servers, D, name=f"trial-{secrets.token_hex(4)}", rounds=20))
     sites.create()
-    yield Flood(sites, apps)
+    yield Flood(sites)
     sites.close()
 
 
@@ -91,7 +86,7 @@ def test_an_ended_study_takes_no_letters(flood: Flood) -> None:
 
 def test_letters_that_nobody_reads_any_more_are_deleted(flood: Flood) -> None:
     """However many rounds: a view shows letters of few rounds, one welcome a site, and the checkpoints they name."""
-    study, server = flood.sites.study, flood.apps.servers[Side.A]
+    study, server = flood.sites.study, flood.server
     checkpoint, letter = bytes(sealed_length(4 * D)), b"weights"
     for number in range(1, 8):
         version = number - 1

@@ -24,12 +24,21 @@ from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
-from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, RuleSpec, Study, StudyState, StudyView
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, site_data, spec, study_for
+from tests.integration.agents import (
+    REQUESTER,
+    final_model,
+    journal,
+    moiety,
+    rounds_of,
+    run_to_end,
+    site_data,
+    spec,
+    study_for,
+)
 from tests.kit.present import present
 
 SITES = (REQUESTER, "c1", "c2", "c3")
@@ -45,8 +54,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFed
     with InMemoryFederation(spec(policies, seed=11), tmp_path_factory.mktemp("finish"), torch_learner) as running:
         running.start()
         for name, table in (("held", TABLE), ("left", LEFT_OUT), ("plain", None)):
-            running.hand_in(study_of(running, name), table)
-            running.until(f"the end of {name}", finished(running, name, *SITES))
+            run_to_end(running, study_of(running, name), finish=table)
         yield running
 
 
@@ -61,10 +69,8 @@ def shared_model(running: InMemoryFederation, name: str) -> np.ndarray:
 
 def test_after_mallows_averaging_too(federation: InMemoryFederation) -> None:
     """Its measured round counts as one of the requester's records, not of the study's rounds."""
-    rule = RuleSpec(name=RuleName.MALLOWS)
-    federation.hand_in(study_for(federation, "risk", rule, ROUNDS, 60.0), TABLE)
-    federation.until("the end", finished(federation, "risk", *SITES))
-    ends = [record.state for record in rounds_of(federation, REQUESTER, "risk")]
+    study = study_for(federation, "risk", RuleSpec(name=RuleName.MALLOWS), ROUNDS, 60.0)
+    ends = [record.state for record in run_to_end(federation, study, finish=TABLE)]
     assert ends[1:] == [RoundEnd.RELEASED] * ROUNDS + [RoundEnd.FINISHED]
     facts = present(finished_model(journal(federation, REQUESTER, "risk")))
     assert (facts.held, facts.shared_version) == (15, ROUNDS)
@@ -112,12 +118,6 @@ def test_nobody_else_hears_of_it(federation: InMemoryFederation) -> None:
         assert not list(own.folder.glob("finish*"))
     for path in (federation.files.folder).glob("operator*/**/*"):
         assert not path.is_file() or b"held_out" not in path.read_bytes(), path
-
-
-def moiety(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return int(done.value.code or 0)
 
 
 def test_the_finished_model_is_in_use_and_the_shared_one_is_kept(
@@ -196,8 +196,7 @@ def test_a_model_that_leaves_the_range_of_numbers_is_not_in_use(
     """The study itself is completed; whoever wants the shared model must say so."""
     monkeypatch.setattr(LocalFinish, "_mean_loss", lambda *_: __import__("torch").tensor(float("nan")))
     federation.events.clear()
-    federation.hand_in(study_of(federation, "broken"), TABLE)
-    federation.until("the end", finished(federation, "broken", *SITES))
+    run_to_end(federation, study_of(federation, "broken"), finish=TABLE)
     facts = present(finished_model(journal(federation, REQUESTER, "broken")))
     assert "leaves the range of numbers" in facts.failed
     assert any(text.startswith("no local finish") for text in federation.texts(EventKind.PROBLEM, REQUESTER))

@@ -16,24 +16,30 @@ import pytest
 from client_agent.learning.data import LocalData
 from client_agent.learning.study_file import FinishTable
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, rewards_of
-from client_agent.study.contribution import EncodedUpdate
-from client_agent.study.participant import Participant
-from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import torch_learner
-from harness.federation.processes import FederationSpec, SiteSpec
-from protocol.messages.control import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data
+from tests.integration.agents import (
+    MODEL,
+    REQUESTER,
+    final_model,
+    finished,
+    in_one_process,
+    journal,
+    out_of_range,
+    rounds_of,
+    run_to_end,
+    site_data,
+    trained,
+)
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
 from tests.kit.small_runs import run_plain
-from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3", "c4", "c5")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -58,13 +64,6 @@ def data_of(place: int) -> LocalData:
 DATA = {name: data_of(place) for place, name in enumerate(SITES)}
 
 
-def in_one_process() -> list[SiteData]:
-    return [
-        SiteData(name, data.train, replace(data.test, X=data.test.X[:0], y=data.test.y[:0]), data.test)
-        for name, data in DATA.items()
-    ]
-
-
 def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, rounds: int = ROUNDS) -> Study:
     return Study(
         name=name,
@@ -79,21 +78,11 @@ def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, rounds: 
     )
 
 
-def federation_in(folder: Path, policy: SitePolicy | None = None, of: tuple[str, ...] = SITES) -> InMemoryFederation:
-    """``policy`` is that of some sites, the default one everybody else's."""
-    own = dict.fromkeys(of, policy or SitePolicy())
-    sites = tuple(SiteSpec(name, data, own.get(name, SitePolicy())) for name, data in DATA.items())
-    spec = FederationSpec("measured", REQUESTER, sites, seed=11, ports=free_ports(), bootstrap_samples=0)
-    return InMemoryFederation(spec, folder, torch_learner)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
-    """Both rules' studies, one after the other over other batches, to their ends."""
-    with federation_in(tmp_path_factory.mktemp("measured")) as running:
+    with trained(tmp_path_factory.mktemp("measured"), DATA, SitePolicy()) as running:
         with running.agents():
-            running.hand_in(study_of(running, "mallows", MALLOWS))
-            running.until("the end of mallows", finished(running, "mallows", *SITES))
+            run_to_end(running, study_of(running, "mallows", MALLOWS))
         yield running
 
 
@@ -115,12 +104,12 @@ def as_plain(records: tuple[RoundRecord, ...], plain: RunHistory) -> None:
 def models_agree(run: InMemoryFederation, study: Study, plain: RunHistory) -> None:
     ours = np.frombuffer(final_model(run, REQUESTER, study.name), dtype=np.float32).astype(np.float64)
     difference = float(np.linalg.norm(ours - plain.final_model))
-    assert 0 < difference <= bound_of_run(plain, study, in_one_process())
+    assert 0 < difference <= bound_of_run(plain, study, in_one_process(DATA))
 
 
 def test_six_sites_under_mallows_complete_with_default_policies_and_nobody_declines(run: InMemoryFederation) -> None:
     study = study_of(run, "mallows", MALLOWS)
-    plain = run_plain(study, in_one_process())
+    plain = run_plain(study, in_one_process(DATA))
     records = rounds_of(run, REQUESTER, "mallows")
     assert plain.end is RunEnd.COMPLETED
     as_plain(records, plain)
@@ -172,13 +161,11 @@ def test_every_listed_site_knows_the_requesters_weight_and_reckons_with_it(run: 
 
 def test_shrinkage_opens_nothing_and_is_the_plain_run(tmp_path: Path) -> None:
     policy = SitePolicy(may_open=())
-    with federation_in(tmp_path, policy) as running:
+    with trained(tmp_path, DATA, policy) as running:
         study = study_of(running, "shrinkage", RuleSpec(name=RuleName.SHRINKAGE))
         with running.agents():
-            running.hand_in(study)
-            running.until("the end", finished(running, "shrinkage", *SITES))
-        plain = run_plain(study, in_one_process(), policy=policy)
-        records = rounds_of(running, REQUESTER, "shrinkage")
+            records = run_to_end(running, study)
+        plain = run_plain(study, in_one_process(DATA), policy=policy)
         as_plain(records, plain)
         models_agree(running, study, plain)
         assert [r.state for r in records] == [RoundEnd.RELEASED] * ROUNDS
@@ -189,19 +176,17 @@ def test_shrinkage_opens_nothing_and_is_the_plain_run(tmp_path: Path) -> None:
 def test_with_a_local_finish_the_noise_is_that_of_the_examples_seen(tmp_path: Path) -> None:
     """Two fifths of the requester's examples are held out of all rounds: its updates are noisier than declared."""
     finish = FinishTable(held_out=0.4)
-    with federation_in(tmp_path) as running:
+    with trained(tmp_path, DATA, SitePolicy()) as running:
         study = study_of(running, "finished", MALLOWS, rounds=2)
         with running.agents():
-            running.hand_in(study, finish)
-            running.until("the end", finished(running, "finished", *SITES))
-        plain = run_rounds(study, in_one_process(), PlainSum(), Conditions(finish=finish), protection="plain")
-        *records, last = rounds_of(running, REQUESTER, "finished")
+            *records, last = run_to_end(running, study, finish=finish)
+        plain = run_rounds(study, in_one_process(DATA), PlainSum(), Conditions(finish=finish), protection="plain")
     assert last.state is RoundEnd.FINISHED
     as_plain(tuple(records), replace(plain, rounds=plain.rounds[:-1]))
 
 
 def test_a_late_joiner_waits_for_the_next_measurement(tmp_path: Path) -> None:
-    with federation_in(tmp_path) as running:
+    with trained(tmp_path, DATA, SitePolicy()) as running:
         study = study_of(running, "late", MALLOWS)
         config = running.config(REQUESTER)
         config.write_text("start_when = 4\n" + config.read_text())
@@ -221,23 +206,12 @@ def test_a_late_joiner_waits_for_the_next_measurement(tmp_path: Path) -> None:
 def test_a_site_out_of_range_is_not_measured_and_stays_unlisted_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """c2 puts 2^63 into every coordinate in the first measurement, and behaves in the second."""
-    encode = Participant.encode
-
-    def wild(owner: Participant, announcement: Announcement, numerator: int) -> EncodedUpdate:
-        made = encode(owner, announcement, numerator)
-        if owner.context.site == "c2" and announcement.round == 1:
-            path = owner.encoded_file(announcement).path
-            path.write_bytes(np.full(12, 2**63, dtype="<u8").tobytes())
-        return made
-
-    monkeypatch.setattr(Participant, "encode", wild)
-    with federation_in(tmp_path) as running:
+    """c2 is out of range in the first measurement, and behaves in the second."""
+    out_of_range(monkeypatch, "c2", lambda announcement: announcement.round == 1)
+    with trained(tmp_path, DATA, SitePolicy()) as running:
         study = study_of(running, "wild", MALLOWS)
         with running.agents():
-            running.hand_in(study)
-            running.until("the end", finished(running, "wild", *SITES))
-        first, *others = rounds_of(running, REQUESTER, "wild")
+            first, *others = run_to_end(running, study)
     assert (first.state, first.failed_check) == (RoundEnd.CLOSED, ("c2",))
     assert "c2" not in first.took_part
     assert not any("c2" in (pair.first, pair.second) for pair in first.pairs)

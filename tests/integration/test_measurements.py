@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 
 from harness.attack import forgeries
 from harness.attack.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
-from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode
 from protocol.messages import paths
@@ -31,14 +29,6 @@ RULES = {
 }
 WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)
 OPENS = pytest.mark.parametrize("opens", RULES)
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with ServersInMemory(tmp_path_factory.mktemp("measurements"), SITES) as federation:
-        made = Pair(federation)
-        yield made
-        made.close()
 
 
 def measured(pair: Pair, opens: Needs, **updates: Ring) -> tuple[OpenRound, dict[str, OpenedSite]]:

@@ -25,9 +25,8 @@ from client_agent.model.card import ModelCard
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
-from moiety import main
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import finished
+from tests.integration.agents import finished, moiety
 from tests.kit.present import present
 from tests.ports import free_ports
 
@@ -114,13 +113,6 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
 def _use_folder(config: Path, folder: Path) -> None:
     lines = [line for line in config.read_text().splitlines(keepends=True) if not line.startswith("data =")]
     config.write_text(f'data = "{folder}"\n' + "".join(lines))
-
-
-def moiety(*arguments: str) -> int:
-    """The command's exit code."""
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return int(done.value.code or 0)
 
 
 def predicted(path: Path) -> list[list[str]]:

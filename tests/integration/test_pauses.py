@@ -22,13 +22,11 @@ from client_agent.site.journal import StudyJournal
 from client_agent.site.notifications import read_notices
 from client_agent.study.status import standing
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import light_learner, light_sites, light_study
-from harness.federation.processes import FederationSpec, write_secret
+from harness.federation.learners import light_study
+from harness.federation.processes import write_secret
 from protocol.messages.control import RuleName, RuleSpec, Study, StudyState
-from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import final_model, finished, rounds_of
+from tests.integration.agents import changed, final_model, finished, in_memory, rounds_of, run_to_end
 from tests.kit.receivers import webhook_receiver
-from tests.ports import free_ports
 
 # --- pauses -----------------------------------------------------------------------------------------------------------
 
@@ -36,19 +34,9 @@ SITES = ("requester", "c1", "c2", "c3")
 NAME = "pauses"
 
 
-def federation(folder: Path) -> InMemoryFederation:
-    policy = SitePolicy(least_isolation=0.0, least_contributors=2)
-    return InMemoryFederation(
-        FederationSpec("memory", SITES[0], light_sites(SITES, policy), seed=5, ports=free_ports()),
-        folder,
-        light_learner,
-    )
-
-
 def the_study(running: InMemoryFederation, rounds: int) -> Study:
     study = light_study(running.parties, NAME, RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
-    least = study.parameters.model_copy(update={"least_contributors": 2})
-    return study.model_copy(update={"parameters": least})
+    return changed(study, least_contributors=2)
 
 
 def command(running: InMemoryFederation, site: str, *words: str) -> str:
@@ -59,7 +47,7 @@ def command(running: InMemoryFederation, site: str, *words: str) -> str:
 
 def test_a_paused_site_stays_out_says_so_and_comes_back(tmp_path: Path) -> None:
     """Paused before it begins, resumed, paused in the middle across a restart, resumed again."""
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path) as running:
         StudyJournal(running.state("c3"), NAME).pause("Dr. A: new scanner")
         running.start()
         running.hand_in(the_study(running, 300))
@@ -104,7 +92,7 @@ def _paused(running: InMemoryFederation) -> list[int]:
 
 def test_every_agent_says_in_one_line_that_it_is_connected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The requester's too, which has no study yet; in the log with its facts."""
-    with structlog.testing.capture_logs() as logged, federation(tmp_path) as running:
+    with structlog.testing.capture_logs() as logged, in_memory(tmp_path) as running:
         running.start()
         running.until("all connected", lambda: all(running.texts(EventKind.CONNECTED, site) for site in SITES))
         for site in SITES:
@@ -121,10 +109,9 @@ def test_every_agent_says_in_one_line_that_it_is_connected(tmp_path: Path, caplo
 
 
 def test_status_without_a_running_agent(tmp_path: Path) -> None:
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path) as running:
         running.start()
-        running.hand_in(the_study(running, 2))
-        running.until("the end", finished(running, NAME, *SITES))
+        run_to_end(running, the_study(running, 2))
         assert "agent runs: the agent of 'c1'" in command(running, "c1", "status")
     text = command(running, "c1", "status")
     assert "agent not running" in text
@@ -144,7 +131,7 @@ def test_a_study_that_waits_is_told_to_people_and_keeps_nobody_waiting(tmp_path:
     write_secret(tmp_path / "hook.key", "key")
     stamina.set_testing(True, attempts=2)
     try:
-        with webhook_receiver(ca) as hook, federation(tmp_path / "federation") as running:
+        with webhook_receiver(ca) as hook, in_memory(tmp_path / "federation") as running:
             hook.status = 500
             table = {"webhook": hook.url, "webhook_secret": str(tmp_path / "hook.key"), "ca": str(tmp_path / "ca.pem")}
             lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
@@ -177,7 +164,7 @@ def _real_wait(condition: Callable[[], bool]) -> None:
 def test_a_requester_that_vanishes_before_its_first_round_pauses_the_study_and_can_begin_it(tmp_path: Path) -> None:
     """While it waits for sites nobody pauses anything."""
     silent_s = 90.0
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path) as running:
         servers = [app.state.server for app in running.servers.apps.values()]
         for server in servers:
             fewer = server.settings.limits.model_copy(update={"requester_silent_s": silent_s})
@@ -199,7 +186,6 @@ def test_a_requester_that_vanishes_before_its_first_round_pauses_the_study_and_c
 
 # --- quiet hours ------------------------------------------------------------------------------------------------------
 
-POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 LARGE = LARGE_TRANSFER_BYTES // 8 + 1000
 
 
@@ -212,19 +198,15 @@ def quiet_until(running: InMemoryFederation, site: str, minutes: int) -> None:
 
 
 def test_a_large_contribution_waits_for_the_end_of_quiet_hours_or_is_declined(tmp_path: Path) -> None:
-    spec = FederationSpec("quiet", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    with InMemoryFederation(spec, tmp_path, light_learner) as running:
+    with in_memory(tmp_path) as running:
         study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=1, dimension=LARGE)
-        parameters = study.parameters.model_copy(update={"least_contributors": 2})
-        study = study.model_copy(update={"parameters": parameters, "round_deadline_s": 600.0})
         quiet_until(running, "requester", 2)
         quiet_until(running, "c2", 4)
         quiet_until(running, "c3", 200)
         began_s = running.clock.now()
         running.start()
-        running.hand_in(study)
-        running.until("the end", finished(running, "trial", "requester", "c1", "c2"))
-        records = rounds_of(running, "requester", "trial")
+        study = changed(study, least_contributors=2, round_deadline_s=600.0)
+        records = run_to_end(running, study, "requester", "c1", "c2")
         refused = rounds_of(running, "c3", "trial")
         said = {site: running.texts(EventKind.PROBLEM, site) for site in SITES}
         assert len({final_model(running, site, "trial") for site in ("requester", "c1", "c2")}) == 1

@@ -7,7 +7,6 @@ model, and how far off a run may be.
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ from client_agent.learning.trainer import train_round
 from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundEnd
 from harness.attack.signed_client import opened
-from harness.datasets.site_data import SiteData
 from harness.engine.parties import OPERATOR_NAMES
 from harness.engine.run_state import Progress
 from harness.federation.processes import FederationSpec, SiteSpec
@@ -37,7 +35,8 @@ from protocol.parameters import StudyParameters
 from protocol.sharing import Side
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
-from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, wait_for
+from tests.integration.agents import REQUESTER, final_model, finished, in_one_process, journal, rounds_of, wait_for
+from tests.integration.crashes import died
 from tests.kit.present import present
 from tests.kit.processes import Federation, running_servers
 from tests.kit.small_runs import run_plain
@@ -74,9 +73,7 @@ def site_data(place: int) -> LocalData:
 
 
 DATA = {name: site_data(place) for place, name in enumerate(NAMES)}
-SITES = tuple(
-    SiteData(name, data.train, Examples(data.train.X[:0], data.train.y[:0]), data.test) for name, data in DATA.items()
-)
+SITES = in_one_process(DATA)
 
 
 @dataclass(frozen=True)
@@ -108,12 +105,6 @@ def study_of(federation: Federation, name: str) -> Study:
     )
 
 
-def killed(federation: Federation) -> None:
-    """c2 has killed itself."""
-    wait_for("c2's death", lambda: federation.exit_code(KILLED) is not None, 120, federation.site_tails)
-    assert federation.exit_code(KILLED) == -signal.SIGKILL, federation.site_tails()
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     sites = tuple(SiteSpec(name, data) for name, data in DATA.items())
@@ -124,7 +115,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         studies = {name: study_of(federation, name) for name in PLACES}
         for (name, study), next_kill in zip(studies.items(), (SECOND_KILL, None), strict=True):
             federation.hand_in(study)
-            killed(federation)
+            died(federation, KILLED, 120.0)
             federation.start_party(KILLED, next_kill)
             wait_for(f"the end of {name}", finished(federation, name, *NAMES), 180, federation.site_tails)
         yield Ran(federation, studies)

@@ -12,15 +12,23 @@ from client_agent.requester.state import RequesterState
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.privacy_budget import Steps, Training, budget_memory, epsilon_of, share_used
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import class_counts, light_learner, light_sites, light_study, torch_learner
-from harness.federation.processes import FederationSpec, SiteSpec
-from moiety import main
+from harness.federation.learners import class_counts, light_study, torch_learner
 from protocol.errors import Clause
 from protocol.messages.control import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import final_model, finished, journal, rounds_of, spec, study_for
+from tests.integration.agents import (
+    changed,
+    final_model,
+    finished,
+    in_memory,
+    journal,
+    moiety,
+    rounds_of,
+    run_to_end,
+    spec,
+    study_for,
+)
 from tests.kit.present import present
-from tests.ports import free_ports
 from tests.unit.client_agent.test_budget import smallest_budget
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -36,18 +44,10 @@ def budget(site: int, rounds: int) -> SitePolicy:
     return OPEN.model_copy(update={"delta": DELTA, "epsilon": smallest_budget([steps], DELTA)})
 
 
-def federation(folder: Path, **policies: SitePolicy) -> InMemoryFederation:
-    sites = light_sites(SITES, OPEN)
-    chosen = tuple(SiteSpec(one.name, one.data, policies.get(one.name, one.policy)) for one in sites)
-    spec = FederationSpec("budgets", SITES[0], chosen, seed=5, ports=free_ports())
-    return InMemoryFederation(spec, folder, light_learner)
-
-
 def noised(running: InMemoryFederation, name: str, rounds: int, least: int = 3) -> Study:
     study = light_study(running.parties, name, RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
-    fields = study.model_dump()
-    fields["parameters"]["least_contributors"] = least
-    return Study.model_validate({**fields, "privacy": PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)})
+    privacy = PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)
+    return changed(study, least_contributors=least, privacy=privacy)
 
 
 def trainings(running: InMemoryFederation, site: str) -> tuple[Training, ...]:
@@ -59,11 +59,6 @@ def end_of(running: InMemoryFederation, study: str) -> tuple[StudyEndState, EndC
     state = present(own.read(own.folder / "requester.json", RequesterState))
     end = present(state.end).message
     return end.state, end.cause, end.clause, end.site
-
-
-def run(running: InMemoryFederation, study: Study, *sites: str) -> None:
-    running.hand_in(study)
-    running.until(f"the end of {study.name}", finished(running, study.name, *(sites or SITES)))
 
 
 def begin_both(running: InMemoryFederation, least: int) -> None:
@@ -78,14 +73,14 @@ def begin_both(running: InMemoryFederation, least: int) -> None:
 
 
 def test_a_budget_is_kept_across_studies_and_one_that_would_exceed_it_never_begins(tmp_path: Path) -> None:
-    with federation(tmp_path, c1=budget(1, 5)) as running:
+    with in_memory(tmp_path, SITES, OPEN, c1=budget(1, 5)) as running:
         running.start()
-        run(running, noised(running, "first", 3))
+        run_to_end(running, noised(running, "first", 3))
         assert end_of(running, "first")[0] is StudyEndState.COMPLETED
-        run(running, noised(running, "second", 3))
+        run_to_end(running, noised(running, "second", 3))
         assert end_of(running, "second") == (StudyEndState.FAILED, EndCause.STUDY_REFUSED, Clause.BUDGET_SPENT, "c1")
         assert rounds_of(running, SITES[0], "second") == ()
-        run(running, noised(running, "third", 2))
+        run_to_end(running, noised(running, "third", 2))
         assert end_of(running, "third")[0] is StudyEndState.COMPLETED
         counted = [(one.study, one.round) for one in trainings(running, "c1")]
     assert counted == [("first", 1), ("first", 2), ("first", 3), ("third", 1), ("third", 2)]
@@ -93,7 +88,7 @@ def test_a_budget_is_kept_across_studies_and_one_that_would_exceed_it_never_begi
 
 def test_a_study_ends_for_a_site_before_its_budget_is_exceeded_and_goes_on_with_the_others(tmp_path: Path) -> None:
     """Two studies that fit one by one, side by side: together they do not."""
-    with federation(tmp_path, c1=budget(1, 4)) as running:
+    with in_memory(tmp_path, SITES, OPEN, c1=budget(1, 4)) as running:
         begin_both(running, least=2)
         for name in ("one", "other"):
             running.until(f"the end of {name}", finished(running, name, SITES[0], "c1"))
@@ -111,7 +106,7 @@ def test_a_study_ends_for_a_site_before_its_budget_is_exceeded_and_goes_on_with_
 
 
 def test_the_requesters_own_budget_ends_the_study_for_all(tmp_path: Path) -> None:
-    with federation(tmp_path, requester=budget(0, 4)) as running:
+    with in_memory(tmp_path, SITES, OPEN, requester=budget(0, 4)) as running:
         begin_both(running, least=3)
         for name in ("one", "other"):
             running.until(f"the end of {name}", finished(running, name, *SITES))
@@ -123,14 +118,13 @@ def test_the_requesters_own_budget_ends_the_study_for_all(tmp_path: Path) -> Non
 
 
 def test_a_count_that_is_gone_contributes_nothing_until_a_person_says_so(tmp_path: Path) -> None:
-    with federation(tmp_path, c1=budget(1, 50)) as running:
+    with in_memory(tmp_path, SITES, OPEN, c1=budget(1, 50)) as running:
         running.start()
-        run(running, noised(running, "first", 2))
+        run_to_end(running, noised(running, "first", 2))
         running.stop_agents("c1")
         shutil.rmtree(running.state("c1") / "budget")
         running.start("c1")
-        running.hand_in(noised(running, "second", 2, least=2))
-        running.until("the end of second", finished(running, "second", SITES[0], "c2", "c3"))
+        run_to_end(running, noised(running, "second", 2, least=2), SITES[0], "c2", "c3")
         declined = running.texts(EventKind.DECLINED, "c1")
         assert any("count of its privacy budget lacks 2 rounds" in text for text in declined)
         assert any("moiety agent accept-rollback" in text for text in declined)
@@ -140,11 +134,11 @@ def test_a_count_that_is_gone_contributes_nothing_until_a_person_says_so(tmp_pat
 
 
 def test_without_a_budget_noise_is_counted_and_nothing_is_refused(tmp_path: Path) -> None:
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path, SITES, OPEN) as running:
         running.start()
-        run(running, noised(running, "first", 2))
+        run_to_end(running, noised(running, "first", 2))
         assert len(trainings(running, "c2")) == 2
-        run(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
+        run_to_end(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
         assert len(trainings(running, "c2")) == 2
 
 
@@ -152,10 +146,10 @@ def test_a_site_with_a_budget_takes_part_in_no_study_without_noise_nor_with_less
     tmp_path: Path,
 ) -> None:
     policy = OPEN.model_copy(update={"delta": DELTA, "epsilon": 50.0, "least_noise": NOISE * 1.01})
-    with federation(tmp_path, c1=policy) as running:
+    with in_memory(tmp_path, SITES, OPEN, c1=policy) as running:
         running.start()
-        run(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
-        run(running, noised(running, "quiet", 2))
+        run_to_end(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
+        run_to_end(running, noised(running, "quiet", 2))
         assert [end_of(running, name)[2:] for name in ("plain", "quiet")] == [(Clause.NOISE, "c1")] * 2
         assert trainings(running, "c1") == ()
 
@@ -167,23 +161,19 @@ def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_
     policies = {name: OPEN.model_copy(update={"delta": DELTA, "epsilon": 20.0}) for name in SITES}
     with InMemoryFederation(spec(policies), tmp_path, torch_learner) as running:
         study = study_for(running, "earnest", RuleSpec(name=RuleName.FEDAVG), 3, 60.0)
-        privacy = PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)
         running.start()
-        run(running, Study.model_validate({**study.model_dump(), "privacy": privacy}))
-        records = rounds_of(running, SITES[0], "earnest")
+        records = run_to_end(running, changed(study, privacy=PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)))
         models = {final_model(running, site, "earnest") for site in SITES}
     assert [record.state for record in records] == [RoundEnd.RELEASED] * 3
     assert len(models) == 1
     spent = epsilon_of([Steps(16 / 60, NOISE, 3)], DELTA)
     config = str(running.config("c1"))
     capsys.readouterr()
-    with pytest.raises(SystemExit, match="0"):
-        main(["model", "export", "earnest", "--config", config, "--out", str(tmp_path / "out"), "--json"])
+    assert moiety("model", "export", "earnest", "--config", config, "--out", str(tmp_path / "out"), "--json") == 0
     card = json.loads(capsys.readouterr().out)["privacy"]
     assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 3, NOISE)
     assert card["epsilon"] == pytest.approx(spent)
-    with pytest.raises(SystemExit, match="0"):
-        main(["agent", "status", "--config", config, "--json"])
+    assert moiety("agent", "status", "--config", config, "--json") == 0
     report = json.loads(capsys.readouterr().out)["budget"]
     assert report["spent"] == pytest.approx(spent)
     assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))
@@ -193,11 +183,10 @@ def test_a_study_under_noise_of_the_servers_is_ended_by_its_requester_and_opens_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an older version began it; the property stands for that version."""
-    with federation(tmp_path) as running, monkeypatch.context() as older:
+    with in_memory(tmp_path, SITES, OPEN) as running, monkeypatch.context() as older:
         older.setattr(Study, "unsupported", None)
         study = light_study(running.parties, "hidden", RuleSpec(name=RuleName.FEDAVG), rounds=500)
-        fields = study.model_dump()
-        running.hand_in(Study.model_validate({**fields, "privacy": PrivacySpec(unit="site", noise_multiplier=NOISE)}))
+        running.hand_in(changed(study, privacy=PrivacySpec(unit="site", noise_multiplier=NOISE)))
         running.start()
         running.until("a sum", lambda: bool(rounds_of(running, SITES[0], "hidden")))
         running.stop_agents()

@@ -1,4 +1,4 @@
-"""Federations of real processes: what a seed fixes, what the history of a run holds, and how a run breaks off."""
+"""Federations of real processes: what the history of a run holds, and how a run breaks off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import Federation
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.federated_run import FederatedRun, run_study
+from harness.federation.federated_run import run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.errors import Unavailable
 from protocol.messages.control import RuleName, RuleSpec, Study
@@ -38,22 +38,6 @@ def spec_of(data: Federation, seed: int | None, policy: SitePolicy | None = None
 def study_for(federation: RunningFederation, rounds: int) -> Study:
     settings = replace(BREAST_CANCER, rounds=rounds)
     return study_of(settings, DATA, RuleName.WEIGHT_EROSION, federation.parties.roster.message.digest(), 0)
-
-
-def one_run(folder: Path, seed: int | None, rounds: int, ports: tuple[int, int] | None = None) -> FederatedRun:
-    with RunningFederation(replace(spec_of(DATA, seed), ports=ports or free_ports()), folder) as federation:
-        return run_study(federation, study_for(federation, rounds), lambda progress: None)
-
-
-def test_a_seed_fixes_everything_the_sites_compute(tmp_path: Path) -> None:
-    ports = free_ports()
-    first, again = (one_run(tmp_path / name, 7, 2, ports).history for name in ("first", "again"))
-    assert first.final_model.tobytes() == again.final_model.tobytes()
-    assert [r.distances for r in first.rounds] == [r.distances for r in again.rounds]
-    assert [r.alphas for r in first.rounds] == [r.alphas for r in again.rounds]
-    assert [r.isolation for r in first.rounds] == [r.isolation for r in again.rounds]
-    everybody = {site.name for site in DATA.sites}
-    assert all({found.site for found in record.isolation} == everybody for record in first.rounds)
 
 
 def test_the_history_holds_what_the_requester_saw_whatever_the_rule(tmp_path: Path) -> None:

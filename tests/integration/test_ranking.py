@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.study import app as study_app
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.site.events import RoundEnd
-from client_agent.study.contribution import EncodedUpdate
-from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
-from protocol.messages.control import Announcement, Purpose, RankingSpec, RuleName, RuleSpec, Study
+from protocol.messages.control import Purpose, RankingSpec, RuleName, RuleSpec, Study
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.ranking import predictor
@@ -28,6 +24,7 @@ from tests.integration.agents import (
     final_model,
     finished,
     journal,
+    out_of_range,
     rounds_of,
     site_data,
     spec,
@@ -106,21 +103,8 @@ def test_training_goes_on_after_it_and_nobody_but_the_requester_holds_a_loss(
 def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
     run: InMemoryFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """c3 puts 2^63 into every coordinate of its model; its update afterwards is in range."""
-
-    encode = Participant.encode
-
-    def wild(owner: Participant, announcement: Announcement, numerator: int) -> EncodedUpdate:
-        made = encode(owner, announcement, numerator)
-        if owner.context.site == "c3" and announcement.purpose is Purpose.RANKING:
-            path = owner.encoded_file(announcement).path
-            path.write_bytes(np.full(made_length(path), 2**63, dtype="<u8").tobytes())
-        return made
-
-    def made_length(path: Path) -> int:
-        return path.stat().st_size // 8
-
-    monkeypatch.setattr(Participant, "encode", wild)
+    """c3's model is out of range; its update afterwards is in range."""
+    out_of_range(monkeypatch, "c3", lambda announcement: announcement.purpose is Purpose.RANKING)
     with run.agents():
         run.hand_in(counting_study(run, "counted"))
         run.until("the study's end", finished(run, "counted", *SITES))

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from harness.attack.scripted_requester import ScriptedRequester, make_study
+from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.server_apps import AppsInMemory
+from harness.federation.server_apps import ServersInMemory
 from protocol.errors import BadSignature, RolledBack
 from protocol.messages import paths
 from protocol.messages.control import PauseCause, StudyEndState, StudyState
@@ -26,22 +26,17 @@ from servers.peer_client import heard, told
 from servers.server import Server
 from servers.settings import load_settings
 from tests.integration.test_server_round import SITES, D, expected_sum, run_round, updates
-from tests.kit.processes import Federation, prepare_servers
 
 
-@dataclass
-class Pair:
-    """Both servers in memory, each of which can be stopped, and its data copied and put back."""
-
-    federation: Federation
-    apps: AppsInMemory
+class Pair(ServersInMemory):
+    """Both servers, each of which can be stopped, and its data copied and put back."""
 
     def server(self, side: Side) -> Server:
         server: Server = self.apps.apps[side].state.server
         return server
 
     def data(self, side: Side) -> Path:
-        return self.federation.folder / OPERATOR_NAMES[side] / "data"
+        return self.folder / OPERATOR_NAMES[side] / "data"
 
     def copy(self, side: Side) -> Path:
         """As it is on disk, of a server that is stopped for it."""
@@ -60,7 +55,7 @@ class Pair:
 
     def restored(self, side: Side) -> list[str]:
         self.apps.kill(side)
-        stranded = declare_restored(load_settings(self.federation.servers[side].config))
+        stranded = declare_restored(load_settings(self.config(OPERATOR_NAMES[side])))
         self.apps.bring_back(side)
         return stranded
 
@@ -69,14 +64,14 @@ class Pair:
         kept = self.server(side.other).store.history_of(OPERATOR_NAMES[side])
         return 0 if kept is None else kept.message.changes
 
-    def sites(self, name: str) -> ScriptedRequester[Federation]:
-        made = ScriptedRequester(self.federation, make_study(self.federation, D, name=name))
+    def sites(self, name: str) -> ScriptedRequester[Pair]:
+        made = ScriptedRequester(self, make_study(self, D, name=name))
         made.create()
         return made
 
     def until_refused(self, side: Side) -> str:
         """Let time pass until this server refuses for what it forgot; -> what it says."""
-        client = self.federation.client(SITES[1])
+        client = SignedClient(self, self.keys(SITES[1]))
         said: list[str] = []
 
         def refused() -> bool:
@@ -99,13 +94,8 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    federation = prepare_servers(tmp_path, SITES)
-    apps = AppsInMemory({side: federation.servers[side].config for side in Side})
-    federation.clock, federation.connect = apps.clock, apps.transport
-    try:
-        yield Pair(federation, apps)
-    finally:
-        apps.stop()
+    with Pair(tmp_path, SITES) as made:
+        yield made
 
 
 @pytest.mark.parametrize("side", list(Side))
@@ -197,17 +187,6 @@ def test_a_late_message_of_one_start_says_nothing(pair: Pair) -> None:
     heard(b, early)
     assert b.store.history_of(a.name) == kept
     b.history.require_compared()
-
-
-def test_an_empty_folder_in_place_of_a_lost_one_is_noticed(pair: Pair) -> None:
-    pair.sites("trial")
-    pair.until("compared", lambda: pair.server(Side.A).history.compared)
-    pair.apps.kill(Side.A)
-    shutil.rmtree(pair.data(Side.A))
-    pair.apps.bring_back(Side.A)
-    pair.until_refused(Side.A)
-    assert pair.restored(Side.A) == []
-    run_round(pair.sites("anew"), 1, updates(1))
 
 
 def test_starts_without_the_other_server_hide_nothing(pair: Pair) -> None:

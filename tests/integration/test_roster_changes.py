@@ -16,7 +16,7 @@ from client_agent.site.sum_memory import sum_memory
 from harness.attack.scripted_agents import renewed_keys
 from harness.federation.clocks import Stop
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import light_learner, light_sites, light_study
+from harness.federation.learners import Learners, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable, UnknownResource
 from protocol.messages.control import RosterChange, RuleName, RuleSpec, Signed, Study
@@ -25,7 +25,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.roster.chain import Wanted, claimed, parse_chain
 from protocol.sharing import Side
 from servers.server import open_server
-from tests.integration.agents import final_model, finished, rounds_of
+from tests.integration.agents import changed, final_model, finished, in_memory, rounds_of, run_to_end
 from tests.integration.roster_changes import (
     Waits,
     as_site,
@@ -53,17 +53,15 @@ def federation(folder: Path) -> InMemoryFederation:
     return slow_federation(spec, folder, ROUND_S)
 
 
-def study_of(running: InMemoryFederation) -> Study:
-    study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=ROUNDS)
-    return study.model_copy(
-        update={"parameters": study.parameters.model_copy(update={"least_contributors": 2}), "round_deadline_s": 60.0}
-    )
+def study_of(running: InMemoryFederation, rounds: int, *, least: int = 2, deadline_s: float = 60.0) -> Study:
+    study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
+    return changed(study, least_contributors=least, round_deadline_s=deadline_s)
 
 
 def test_a_hospital_joins_a_running_study_and_another_is_revoked_in_the_middle(tmp_path: Path) -> None:
     with federation(tmp_path) as running:
         running.start()
-        running.hand_in(study_of(running))
+        running.hand_in(study_of(running, ROUNDS))
         running.until("a round", lambda: len(rounds_of(running, "requester", "trial")) >= 1)
         chain = change_roster(running, Wanted(given=(newcomer(running, "c4", POLICY),)))
         running.until("the change is in force", in_force(running, 1))
@@ -90,17 +88,31 @@ def test_a_hospital_joins_a_running_study_and_another_is_revoked_in_the_middle(t
             kept = place / ACCEPTED
             held = parse_chain(kept.read_text(), "kept") if kept.exists() else chain
             assert held.head_digest == chain.head_digest
-        last = running.servers.apps[Side.A].state.server.store.current_round(study_of(running).digest())
+        last = running.servers.apps[Side.A].state.server.store.current_round(study_of(running, ROUNDS).digest())
         assert last.announcement.message.roster_head == chain.head_digest
 
 
 # --- roster changes mid round -----------------------------------------------------------------------------------------
 
 
-def study_of_rounds(running: InMemoryFederation, rounds: int, *, least: int = 2, deadline_s: float = 60.0) -> Study:
-    study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
-    parameters = study.parameters.model_copy(update={"least_contributors": least})
-    return study.model_copy(update={"parameters": parameters, "round_deadline_s": deadline_s})
+def holds_round_2(running: InMemoryFederation, gate: Stop) -> Learners:
+    """A learner that waits in round 2 until the gate is opened."""
+
+    def held(settings: AgentSettings, study: Study, seed: int) -> Learner:
+        return cast(Learner, Waits(light_learner(settings, study, seed), running.clock, ROUND_S, gate, 2))
+
+    return held
+
+
+def until_contributed(running: InMemoryFederation, *sites: str) -> None:
+    """Until these sites have contributed to round 2."""
+    running.until(
+        f"{sites} have contributed to round 2",
+        lambda: (
+            {(site, 2) for site in sites}
+            <= {(event.site, event.round) for event in running.events if event.text == "contributed"}
+        ),
+    )
 
 
 def took_part(running: InMemoryFederation) -> list[tuple[str, ...]]:
@@ -110,7 +122,7 @@ def took_part(running: InMemoryFederation) -> list[tuple[str, ...]]:
 def test_a_site_renews_its_keys_in_a_running_study_and_is_the_same_site(tmp_path: Path) -> None:
     with federation(tmp_path) as running:
         running.start()
-        running.hand_in(study_of_rounds(running, 6))
+        running.hand_in(study_of(running, 6))
         running.until("a round with c2", lambda: any("c2" in cohort for cohort in took_part(running)))
         running.stop_agents("c2")
         before, came_with = len(took_part(running)), running.parties.keys_of("c2").party().signing_key
@@ -135,19 +147,10 @@ def test_who_is_revoked_after_contributing_is_in_that_sum_and_in_no_later_one(tm
     """In a round under way what it contributed before stays; all else of it is refused from that moment on."""
     with federation(tmp_path) as running:
         gate = Stop(running.clock)
-
-        def held(settings: AgentSettings, study: Study, seed: int) -> Learner:
-            return cast(Learner, Waits(light_learner(settings, study, seed), running.clock, ROUND_S, gate, 2))
-
         running.start("requester", "c1", "c2")
-        running.start("c3", learner=held)
-        running.hand_in(study_of_rounds(running, 4, deadline_s=3000.0))
-
-        def contributed() -> bool:
-            found = {(event.site, event.round) for event in running.events if event.text == "contributed"}
-            return {("c1", 2), ("c2", 2)} <= found
-
-        running.until("c1 has contributed to round 2", contributed)
+        running.start("c3", learner=holds_round_2(running, gate))
+        running.hand_in(study_of(running, 4, deadline_s=3000.0))
+        until_contributed(running, "c1", "c2")
         running.stop_agents("c1")
         change_roster(running, Wanted(remove=("c1",)))
         running.until("the change is in force", in_force(running, 1))
@@ -167,19 +170,10 @@ def test_who_is_revoked_after_contributing_is_in_that_sum_and_in_no_later_one(tm
 def test_who_is_revoked_before_contributing_costs_no_deadline(tmp_path: Path) -> None:
     with federation(tmp_path) as running:
         gate = Stop(running.clock)
-
-        def held(settings: AgentSettings, study: Study, seed: int) -> Learner:
-            return cast(Learner, Waits(light_learner(settings, study, seed), running.clock, ROUND_S, gate, 2))
-
         running.start("requester", "c2", "c3")
-        running.start("c1", learner=held)
-        running.hand_in(study_of_rounds(running, 2, deadline_s=3000.0))
-
-        def contributed() -> bool:
-            found = {(event.site, event.round) for event in running.events if event.text == "contributed"}
-            return {("requester", 2), ("c2", 2), ("c3", 2)} <= found
-
-        running.until("all but c1 have contributed to round 2", contributed)
+        running.start("c1", learner=holds_round_2(running, gate))
+        running.hand_in(study_of(running, 2, deadline_s=3000.0))
+        until_contributed(running, "requester", "c2", "c3")
         change_roster(running, Wanted(remove=("c1",)))
         began = running.clock.monotonic()
         running.until("the end", finished(running, "trial", "requester", "c2", "c3"))
@@ -192,7 +186,7 @@ def test_a_hospital_joins_a_running_study_under_ckks(tmp_path: Path) -> None:
     pytest.importorskip("tenseal")
     with federation(tmp_path) as running:
         running.start()
-        running.hand_in(study_of_rounds(running, 5).model_copy(update={"protection": StudyProtection.CKKS}))
+        running.hand_in(changed(study_of(running, 5), protection=StudyProtection.CKKS))
         running.until("a round", lambda: len(took_part(running)) >= 1)
         change_roster(running, Wanted(given=(newcomer(running, "c4", POLICY),)))
         running.until("the change is in force", in_force(running, 1))
@@ -228,7 +222,7 @@ def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
 
         monkeypatch.setattr(ServerClient, "roster_change", shown)
         running.start()
-        running.hand_in(study_of_rounds(running, 60, least=3))  # it ends before its last
+        running.hand_in(study_of(running, 60, least=3))  # it ends before its last
         running.until("a round", lambda: len(took_part(running)) >= 1)
         honest = change_roster(running, Wanted(given=(newcomer(running, "c4", POLICY),)))
 
@@ -258,12 +252,10 @@ def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
 
 
 def test_an_operator_renews_its_keys_between_two_studies(tmp_path: Path) -> None:
-    spec = FederationSpec("renewing", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    with InMemoryFederation(spec, tmp_path, light_learner) as running:
+    with in_memory(tmp_path, SITES, POLICY) as running:
 
         def study(name: str) -> None:
-            running.hand_in(light_study(running.parties, name, RuleSpec(name=RuleName.FEDAVG), rounds=1))
-            running.until(f"the end of {name}", finished(running, name, *SITES))
+            run_to_end(running, light_study(running.parties, name, RuleSpec(name=RuleName.FEDAVG), rounds=1))
             assert len({final_model(running, site, name) for site in SITES}) == 1
 
         running.start()

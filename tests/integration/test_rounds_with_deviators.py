@@ -6,7 +6,6 @@ everybody sees of such a round, which has no defence that could be taken out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,6 @@ from harness.attack.scripted_rounds import (
     REQUESTER,
     SITES,
     SMALL,
-    STRANGER,
     VICTIM,
     OpenRound,
     Pair,
@@ -30,7 +28,6 @@ from harness.attack.scripted_rounds import (
     refusals,
     small_update,
 )
-from harness.federation.server_apps import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.messages import paths
 from protocol.messages.control import RoundState, StudyView, sign
@@ -40,14 +37,6 @@ from tests.kit.present import present
 
 CLOSES_IN_S = 9.0
 WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with ServersInMemory(tmp_path_factory.mktemp("rounds"), [*SITES, STRANGER]) as federation:
-        made = Pair(federation)
-        yield made
-        made.close()
 
 
 def honest_update(seed: int = 1) -> Ring:

@@ -1,4 +1,4 @@
-"""Every rule over two servers and five agents, all at once and in memory: the same decisions as the plain run, models
+"""Rules over two servers and five agents, all at once and in memory: the same decisions as the plain run, models
 within the derived bound; and what stops a study before its first round.
 """
 
@@ -14,11 +14,8 @@ import pytest
 from client_agent.learning.data import LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, rewards_of
-from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import torch_learner
-from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.messages.control import ModelSpec, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -26,15 +23,18 @@ from protocol.rules.fedavg import class_weight
 from tests.integration.agents import (
     MODEL,
     REQUESTER,
+    changed,
     final_model,
     finished,
+    in_one_process,
     journal,
     rounds_of,
+    run_to_end,
     site_data,
+    trained,
 )
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
-from tests.ports import free_ports
 from tests.unlimited import run_plain
 
 pytestmark = pytest.mark.uncounted
@@ -53,9 +53,7 @@ RULES = {
     "by-samples": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES),
     "by-samples-bounded": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=5.0),
     "wfedavg": RuleSpec(name=RuleName.WFEDAVG),
-    "fedadagrad": RuleSpec(name=RuleName.FEDADAGRAD, adaptivity=0.1),
     "fedadam": RuleSpec(name=RuleName.FEDADAM, adaptivity=0.1),
-    "fedyogi": RuleSpec(name=RuleName.FEDYOGI, adaptivity=0.1),
     "multi-krum": RuleSpec(name=RuleName.MULTI_KRUM),
     "influence": RuleSpec(name=RuleName.INFLUENCE),
 }
@@ -71,13 +69,6 @@ def data_of(place: int) -> LocalData:
 
 
 DATA = {name: data_of(place) for place, name in enumerate(SITES)}
-
-
-def in_one_process() -> list[SiteData]:
-    made = []
-    for name, data in DATA.items():
-        made.append(SiteData(name, data.train, present(data.validation), data.test))
-    return made
 
 
 def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, model: ModelSpec = MODEL) -> Study:
@@ -99,18 +90,9 @@ def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, model: M
     )
 
 
-def federation_in(folder: Path) -> InMemoryFederation:
-    sites = tuple(SiteSpec(name, data, WILLING) for name, data in DATA.items())
-    return InMemoryFederation(
-        FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports(), bootstrap_samples=0),
-        folder,
-        torch_learner,
-    )
-
-
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
-    with federation_in(tmp_path_factory.mktemp("federation")) as running:
+    with trained(tmp_path_factory.mktemp("federation"), DATA, WILLING) as running:
         yield running
 
 
@@ -137,7 +119,7 @@ def plain_updates(history: RunHistory) -> list:
 @pytest.mark.parametrize("name", list(RULES))
 def test_a_rule_decides_as_in_the_plain_run_and_models_agree(run: InMemoryFederation, name: str, capsys) -> None:
     study = study_of(run, name, RULES[name])
-    plain = run_plain(study, in_one_process(), policy=WILLING)
+    plain = run_plain(study, in_one_process(DATA), policy=WILLING)
     records = updates(rounds_of(run, REQUESTER, name))
     assert [r.state for r in records] == [RoundEnd.RELEASED] * ROUNDS
     expected = plain_updates(plain)
@@ -147,7 +129,7 @@ def test_a_rule_decides_as_in_the_plain_run_and_models_agree(run: InMemoryFedera
     models = {final_model(run, site, name) for site in SITES}
     assert len(models) == 1
     difference = np.frombuffer(models.pop(), dtype=np.float32).astype(np.float64) - plain.final_model
-    bound = bound_of_run(plain, study, in_one_process())
+    bound = bound_of_run(plain, study, in_one_process(DATA))
     with capsys.disabled():
         print(f"\n{name}: models differ by {np.linalg.norm(difference):.2e}, bound {bound:.2e}")
     assert 0 < np.linalg.norm(difference) <= bound
@@ -166,9 +148,7 @@ def test_what_a_rule_opens_is_in_the_requesters_records_alone(run: InMemoryFeder
         "by-samples": set(),
         "by-samples-bounded": {"norms"},
         "wfedavg": set(),
-        "fedadagrad": set(),
         "fedadam": set(),
-        "fedyogi": set(),
         "multi-krum": {"pairs"},
         "influence": {"inner_products"},
     }
@@ -248,14 +228,14 @@ def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(tmp_path
 
     In a federation of its own: where all sites' classes were counted before, they are not counted without one.
     """
-    with federation_in(tmp_path) as run:
+    with trained(tmp_path, DATA, WILLING) as run:
         _late_after_counts(run)
 
 
 def _late_after_counts(run: InMemoryFederation) -> None:
     config, late = run.config(REQUESTER), "c4"
     config.write_text("start_when = 3\n" + config.read_text())
-    study = study_of(run, "late", RULES["wfedavg"]).model_copy(update={"rounds": 10})
+    study = changed(study_of(run, "late", RULES["wfedavg"]), rounds=10)
     early = tuple(site for site in SITES if site != late)
     with run.agents(*early):
         run.hand_in(study)
@@ -276,11 +256,8 @@ def _late_after_counts(run: InMemoryFederation) -> None:
 
 def test_a_site_that_forbids_what_the_rule_opens_ends_the_study_before_it_begins(tmp_path: Path) -> None:
     policy = SitePolicy(least_isolation=0.0, may_open=(Needs.DISTANCES,))
-    sites = tuple(SiteSpec(n, d, policy if n == "c2" else SitePolicy(least_isolation=0.0)) for n, d in DATA.items())
-    spec = FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=free_ports(), bootstrap_samples=0)
-    with InMemoryFederation(spec, tmp_path, torch_learner) as running, running.agents():
-        running.hand_in(study_of(running, "krum", RULES["multi-krum"]))
-        running.until("the end", finished(running, "krum", *SITES))
+    with trained(tmp_path, DATA, c2=policy) as running, running.agents():
+        run_to_end(running, study_of(running, "krum", RULES["multi-krum"]))
     states = {site: journal(running, site, "krum").site_state() for site in SITES}
     said = {site: state.finished for site, state in states.items() if state is not None}
     assert "site 'c2' does not let the study's rule open pairs about it" in (said["c1"] or "")

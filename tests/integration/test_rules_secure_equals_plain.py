@@ -198,7 +198,7 @@ def test_a_site_that_fails_its_range_check_is_as_good_as_away(case: Case) -> Non
         assert [set(record.failed_check) for record in secure.rounds] == [set(names) for names in expected]
 
 
-@pytest.mark.parametrize("name", ["multi_krum", "influence", "wfedavg", "fedavg_norm_bound"])
+@pytest.mark.parametrize("name", ["weight_erosion", "multi_krum", "influence", "wfedavg", "fedavg_norm_bound"])
 def test_products_by_oblivious_transfer_open_the_same_as_a_dealers(name: str) -> None:
     of = study(CASES[name]).model_copy(update={"rounds": 2})
     dealer, transfer = (run_protected(of, FEDERATION.sites, correlation_source=source) for source in ("dealer", "ot"))

@@ -20,7 +20,7 @@ from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import SignedClient
 from protocol.channel.sealing import sealed_length, sealed_small_length
 from protocol.messages import paths
-from protocol.messages.control import Announcement, RoundState, sign
+from protocol.messages.control import Announcement, sign
 from protocol.messages.letter import NOTICE_BYTES
 from protocol.messages.paths import EVERY_SITE
 from protocol.sharing import Side
@@ -147,12 +147,8 @@ def test_a_round_in_which_everything_is_sent_twice_or_asked_for_too_early(
     for site in SITES:
         receipts = sites.contribute(site, sealed[site], 1)
         assert sites.contribute(site, sealed[site], 1) == receipts
-    current = sites.wait_transcript(Side.A, 1)
+    sites.wait_transcript(Side.A, 1)
     assert sites.contribute(SITES[1], sealed[SITES[1]], 1)
-    sites.send_queries(current, x[SITES[0]], NUMERATORS)
-    for side in Side:
-        current = sites.wait_round(side, 1, RoundState.MEASURED)
-    sites.release(current, to=[Side.B])
-    for side in Side:
-        sites.wait_round(side, 1, RoundState.RELEASED)
+    sites.release(sites.measured(1, x[SITES[0]], NUMERATORS), to=[Side.B])
+    sites.released(1)
     assert np.array_equal(sites.output(SITES[2], 1), expected_sum(x))

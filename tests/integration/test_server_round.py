@@ -1,8 +1,8 @@
-"""Whole rounds over two real server processes: the opened sum and distances are exact."""
+"""Whole rounds over two servers in memory: the opened sum and distances are exact, and rounds without a sum end."""
 
 from __future__ import annotations
 
-import time
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +13,26 @@ from harness.attack.scripted_requester import ScriptedRequester, make_study
 from harness.attack.signed_client import there
 from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
-from protocol.messages.control import RoundState
+from protocol.channel.sealing import sealed_small_length
+from protocol.messages import paths
+from protocol.messages.control import (
+    OutcomeCause,
+    PauseCause,
+    PauseNotice,
+    RoundOutcome,
+    RoundState,
+    RoundView,
+    StudyState,
+    require_signatures,
+)
+from protocol.messages.letter import NOTICE_BYTES
 from protocol.mpc.measurement import distance_query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from tests.kit.processes import Federation, start_servers
+from tests.kit.present import present
+from tests.kit.processes import Federation
+from tests.kit.servers_in_memory import servers_in_memory
 
 SITES = ["hospital-0", "hospital-1", "hospital-2", "hospital-3"]
 D = 20
@@ -43,19 +57,12 @@ def exact_distances(x: dict[str, Ring], requester: str, numerators: dict[str, in
     return result
 
 
-def run_round(sites: ScriptedRequester, number: int, x: dict[str, Ring], *, opens: Needs = Needs.DISTANCES) -> float:
-    """One round to its release; -> seconds from the last receipt to the release."""
+def run_round(sites: ScriptedRequester, number: int, x: dict[str, Ring], *, opens: Needs = Needs.DISTANCES) -> None:
+    """One round to its release; what it opens is exact."""
     announcement = sites.announcement(number, opens=opens)
     sites.announce(announcement)
-    sealed = {site: sites.seal_contribution(site, x[site], announcement) for site in x}
-    for site in x:
-        sites.contribute(site, sealed[site], number)
-    begun = time.perf_counter()
-    current = sites.wait_transcript(Side.A, number)
-    if opens is Needs.DISTANCES:
-        sites.send_queries(current, x[sites.requester], NUMERATORS)
-    for side in Side:
-        current = sites.wait_round(side, number, RoundState.MEASURED)
+    sites.contribute_all(announcement, x)
+    current = sites.measured(number, x[sites.requester], NUMERATORS)
     opened = sites.openings(current, NUMERATORS)
     assert all(site.in_range for site in opened.values())
     if opens is Needs.DISTANCES:
@@ -64,38 +71,42 @@ def run_round(sites: ScriptedRequester, number: int, x: dict[str, Ring], *, open
         # Both are one square root and two divisions of the same integer: equal up to a few roundings of 2^-53.
         assert found == pytest.approx(expected, rel=1e-15)
     sites.release(current)
-    for side in Side:
-        sites.wait_round(side, number, RoundState.RELEASED)
-    return time.perf_counter() - begun
+    sites.released(number)
+
+
+def signed_outcome(sites: ScriptedRequester, view: RoundView) -> RoundOutcome:
+    """The outcome, which both servers have signed."""
+    roster = sites.federation.roster
+    return require_signatures(present(view.outcome), roster, [roster.operator_a.name, roster.operator_b.name])
 
 
 def expected_sum(x: dict[str, Ring]) -> Ring:
-    total = np.zeros(D, dtype=np.uint64)
-    for vector in x.values():
-        total += vector
-    return total
+    return np.sum(list(x.values()), axis=0, dtype=np.uint64)
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with start_servers(tmp_path_factory.mktemp("federation"), SITES) as running:
+    limits = {"pause_after_skips": 2}
+    with servers_in_memory(tmp_path_factory.mktemp("federation"), SITES, limits=limits) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def sites(federation: Federation) -> Iterator[ScriptedRequester]:
-    made = ScriptedRequester(federation, make_study(federation, D))
+@pytest.fixture
+def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[ScriptedRequester]:
+    """A study of its own for every test."""
+    name = request.node.name.replace("_", "-")[:60].rstrip("-")
+    made = ScriptedRequester(federation, make_study(federation, D, name=name))
     made.create()
     made.ready()
     yield made
+    made.end()
     made.close()
 
 
 def test_rounds_release_the_exact_sum(sites: ScriptedRequester) -> None:
     for number in (1, 2, 3, 4):
         x = updates(number)
-        seconds = run_round(sites, number, x, opens=Needs.NOTHING if number == 3 else Needs.DISTANCES)
-        print(f"round {number}: {seconds * 1000:.0f} ms from last receipt to release")
+        run_round(sites, number, x, opens=Needs.NOTHING if number == 3 else Needs.DISTANCES)
         for site in SITES:
             assert np.array_equal(sites.output(site, number), expected_sum(x))
 
@@ -110,8 +121,7 @@ def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
     x = {site: rng.integers(-(2**11), 2**11, dimension).astype(np.int64).view(np.uint64) for site in SITES}
     announcement = made.announcement(1)
     made.announce(announcement)
-    for site in SITES:
-        made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
+    made.contribute_all(announcement, x)
     challenge = made.send_queries(made.wait_transcript(Side.A, 1), x[made.requester], NUMERATORS)
     for side in Side:
         current = made.wait_round(side, 1, RoundState.MEASURED)
@@ -125,28 +135,74 @@ def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
         expected = (squared / parameters.sketch_blocks) ** 0.5 / parameters.scale / (numerator / GRID)
         assert opened[site].distance == pytest.approx(expected, rel=1e-15)
     made.release(current)
-    for side in Side:
-        made.wait_round(side, 1, RoundState.RELEASED)
-    total = np.zeros(dimension, dtype=np.uint64)
-    for vector in x.values():
-        total += vector
-    assert np.array_equal(made.output(SITES[1], 1), total)
+    made.released(1)
+    assert np.array_equal(made.output(SITES[1], 1), expected_sum(x))
     made.end()
     made.close()
 
 
 def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
     """The challenge's nonces depend on the seed, the party and the attempt, and on nothing else."""
-    with start_servers(tmp_path, SITES, seed=11) as running:
+    with servers_in_memory(tmp_path, SITES, seed=11) as running:
         made = ScriptedRequester(running, make_study(running, D))
         made.create()
         announcement = made.announcement(1)
         made.announce(announcement)
-        x = updates(1)
-        for site in SITES:
-            made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
+        made.contribute_all(announcement, updates(1))
         stated = there(made.wait_transcript(Side.A, 1).transcript, "transcript").message
         label = f"{made.study.digest()} round 1 attempt 1 challenge nonce"
         expected = [server_randomness(11, running.roster.operator(side).name).bytes(32, label).hex() for side in Side]
         assert [stated.nonce_a, stated.nonce_b] == expected
         made.close()
+
+
+# --- rounds without a sum ---------------------------------------------------------------------------------------------
+
+
+def state_at(sites: ScriptedRequester, side: Side) -> RoundState:
+    shown = present(sites.view(side).current)
+    return shown.state
+
+
+def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedRequester) -> None:
+    for number in (1, 2):
+        announcement = sites.announcement(number, closes_in_s=2)
+        sites.announce(announcement)
+        sites.contribute_all(announcement, updates(number))
+        for side in Side:
+            outcome = signed_outcome(sites, sites.wait_round(side, number, RoundState.SKIPPED))
+            assert outcome.cause is OutcomeCause.QUERIES_MISSING
+    for side in Side:
+        view = sites.view(side)
+        assert view.state is StudyState.PAUSED
+        assert view.pause == PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=2)
+    run_round(sites, 3, updates(3))
+    assert all(sites.view(side).state is StudyState.OPEN for side in Side)
+
+
+def test_too_few_contributions_skip_the_round(sites: ScriptedRequester) -> None:
+    announcement = sites.announcement(1, closes_in_s=2)
+    sites.announce(announcement)
+    sites.contribute_all(announcement, updates(1, SITES[:3]))
+    for side in Side:
+        outcome = signed_outcome(sites, sites.wait_round(side, 1, RoundState.SKIPPED))
+        assert (outcome.cause, outcome.found, outcome.needed) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 2, 3)
+    run_round(sites, 2, updates(2))
+
+
+def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(sites: ScriptedRequester) -> None:
+    """Long before its time; while one site is silent it goes on."""
+    announcement = sites.announcement(1, closes_in_s=500)
+    sites.announce(announcement)
+    one, *others = sites.contributors
+    sites.contribute(one, sites.seal_contribution(one, updates(1)[one], announcement), 1)
+    letter = sites.path(paths.MAIL, topic="decline-1", recipient=sites.requester)
+    for site in others:
+        assert all(state_at(sites, side) is not RoundState.SKIPPED for side in Side)
+        notice = secrets.token_bytes(sealed_small_length(NOTICE_BYTES))
+        sites.clients[site].ok(Side.A, "PUT", letter, notice)
+    for side in Side:
+        outcome = signed_outcome(sites, sites.wait_round(side, 1, RoundState.SKIPPED))
+        assert (outcome.cause, outcome.found, outcome.needed) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 1, 3)
+    assert {f"decline-1/{site}" for site in others} <= set(sites.view(Side.A).mail)
+    run_round(sites, 2, updates(2))

@@ -19,18 +19,17 @@ from harness.federation.learners import light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.sharing import Side
-from tests.integration.agents import finished, wait_for
+from tests.integration.agents import wait_for
 from tests.integration.crashes import (
     REQUESTER,
     SITES,
     End,
     Outcome,
     Undisturbed,
-    audit,
     crash_federation,
     ended,
     light_study_of,
-    outcome_of,
+    over,
 )
 from tests.kit.disk import folder_on_disk
 from tests.kit.postgres import Cluster, running_cluster
@@ -41,39 +40,25 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 WITHIN_S = 120.0
 # The lease has to be over before another goes on: a round may be closed, and skipped, before that.
 _ANY = frozenset({End.REPLAYED, End.BURNT, End.SKIPPED})
+_ALL_STEPS = (
+    "ot_base_midway",
+    "ot_batch_midway",
+    *(
+        f"{when}_{step}"
+        for step in ("lock_signed", "challenge_stored", "opening_stored")
+        for when in ("before", "after")
+    ),
+    *(f"{when}_{step}" for step in ("mask_stored", "output_stored") for when in ("before", "after")),
+)
 DRIVER_STEPS = {
     Side.A: (
-        "ot_base_midway",
-        "ot_batch_midway",
-        "before_lock_signed",
-        "after_lock_signed",
+        *_ALL_STEPS,
         "before_challenge_sent",
-        "before_challenge_stored",
-        "after_challenge_stored",
         "before_correlations_marked",
         "after_correlations_marked",
         "after_masked_sent",
-        "before_opening_stored",
-        "after_opening_stored",
-        "before_mask_stored",
-        "after_mask_stored",
-        "before_output_stored",
-        "after_output_stored",
     ),
-    Side.B: (
-        "ot_base_midway",
-        "ot_batch_midway",
-        "before_lock_signed",
-        "after_lock_signed",
-        "before_challenge_stored",
-        "after_challenge_stored",
-        "before_opening_stored",
-        "after_opening_stored",
-        "before_mask_stored",
-        "after_mask_stored",
-        "before_output_stored",
-        "after_output_stored",
-    ),
+    Side.B: _ALL_STEPS,
 }
 UPLOAD_STEPS = ("upload_midway", "after_upload_written", "after_receipt_stored", "after_mail_stored")
 PARTS_DIMENSION = 2**22 + 5
@@ -129,18 +114,6 @@ def first_ready_or_gone(federation: Several, name: str) -> bool:
     return federation.ready(name) or federation.exit_code(name) is not None
 
 
-def end_of(federation: Several, study: Study) -> Outcome:
-    logs = [name for side in Side for name in federation.of[side]]
-    wait_for(
-        "the end",
-        finished(federation, study.name, *SITES),
-        WITHIN_S,
-        lambda: federation.site_tails() + federation.logs(logs),
-    )
-    audit(federation, study)
-    return outcome_of(federation, study)
-
-
 def require_same_bits(undisturbed: Undisturbed, outcome: Outcome) -> None:
     assert ended(outcome) in _ANY
     released = sum(record.state is RoundEnd.RELEASED for record in outcome.records)
@@ -155,7 +128,7 @@ def starts(federation: Several, side: Side) -> int:
 def test_a_study_has_the_bits_of_one_process(federation: Several, undisturbed: Undisturbed) -> None:
     study = light_study_of(federation, "several")
     federation.hand_in(study)
-    outcome = end_of(federation, study)
+    outcome = over(federation, study)
     assert [(r.state, r.attempt) for r in outcome.records] == [(RoundEnd.RELEASED, 1)] * len(outcome.records)
     require_same_bits(undisturbed, outcome)
     for side in Side:
@@ -174,7 +147,7 @@ def test_the_driver_is_killed_in_a_step(federation: Several, undisturbed: Undist
     study = light_study_of(federation, f"killed-{side}-{step}".replace("_", "-").lower())
     federation.hand_in(study)
     wait_for("the kill", lambda: federation.exit_code(first) == -signal.SIGKILL, WITHIN_S, federation.site_tails)
-    require_same_bits(undisturbed, end_of(federation, study))
+    require_same_bits(undisturbed, over(federation, study))
     assert federation.drives(side) == driver(side, 2)
     assert starts(federation, side) == before + 1
 
@@ -193,7 +166,7 @@ def test_a_driver_that_stood_still_changes_nothing_when_it_goes_on(
     wait_for("its end", lambda: federation.exit_code(first) is not None, WITHIN_S)
     assert federation.exit_code(first) == 1  # so that whatever starts again what failed starts it again
     assert "lease_lost" in federation.log_of(first)
-    require_same_bits(undisturbed, end_of(federation, study))
+    require_same_bits(undisturbed, over(federation, study))
 
 
 @pytest.mark.parametrize("step", UPLOAD_STEPS)
@@ -206,7 +179,7 @@ def test_a_process_that_takes_uploads_is_killed(federation: Several, undisturbed
     federation.hand_in(study)
     wait_for("the kill", lambda: federation.exit_code(name) == -signal.SIGKILL, WITHIN_S, federation.site_tails)
     federation.start_process(name)
-    require_same_bits(undisturbed, end_of(federation, study))
+    require_same_bits(undisturbed, over(federation, study))
 
 
 def test_parts_of_one_contribution_that_come_to_different_processes_are_one(
@@ -222,7 +195,7 @@ def test_parts_of_one_contribution_that_come_to_different_processes_are_one(
     before = {upload(side, n): federation.bytes_in(upload(side, n), "part") for side in Side for n in (1, 2)}
     study = large(federation.parties)
     federation.hand_in(study)
-    outcome = end_of(federation, study)
+    outcome = over(federation, study)
     assert [record.state for record in outcome.records] == [RoundEnd.RELEASED]
     assert set(outcome.models) == {undisturbed.model_of(large)}
     for name, bytes_before in before.items():

@@ -15,7 +15,6 @@ import pytest
 from client_agent.net import server_client
 from client_agent.site.events import RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, write_secret
 from protocol.arithmetic.ring import SEED_BYTES
@@ -26,7 +25,7 @@ from servers.scale import ray
 from servers.scale.passes import Here, Shards
 from servers.scale.ranges import read_wrapping_key
 from servers.store.object_storage import FolderStorage, open_storage
-from tests.integration.agents import final_model, finished, rounds_of, wait_for
+from tests.integration.agents import changed, final_model, finished, in_memory, run_to_end, wait_for
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 from tests.ports import free_ports
@@ -61,14 +60,10 @@ def ranges_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
 
 def run(folder: Path, bits: int = 64) -> tuple[bytes, list[bytes]]:
     """A study of two rounds, so that each side masks one: its model, and what lay in both servers' folders."""
-    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    with InMemoryFederation(spec, folder, light_learner) as running:
-        study = light_study(running.parties, "large", EROSION, rounds=2, dimension=D)
-        study = study.model_copy(update={"parameters": study.parameters.model_copy(update={"ring_bits": bits})})
+    with in_memory(folder) as running:
         running.start()
-        running.hand_in(study)
-        running.until("the end", finished(running, "large", *SITES))
-        records = rounds_of(running, SITES[0], "large")
+        study = light_study(running.parties, "large", EROSION, rounds=2, dimension=D)
+        records = run_to_end(running, changed(study, ring_bits=bits))
         assert [record.state for record in records] == [RoundEnd.RELEASED] * 2
         assert all(record.distances for record in records)
         (model,) = {final_model(running, site, "large") for site in SITES}

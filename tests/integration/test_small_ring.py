@@ -12,38 +12,28 @@ from pydantic import ValidationError
 from client_agent.site.events import RoundEnd
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
-from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import EROSION, light_learner, light_sites, light_study
-from harness.federation.processes import FederationSpec
-from protocol.messages.control import RuleName, RuleSpec, ShareKind, Study
+from harness.federation.learners import EROSION, light_study
+from protocol.messages.control import RuleName, RuleSpec, ShareKind
 from protocol.messages.purpose import StudyProtection
 from protocol.parameters import StudyParameters
-from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
-from tests.integration.agents import final_model, finished, rounds_of
+from tests.integration.agents import changed, final_model, in_memory, run_to_end
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
-from tests.ports import free_ports
 from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
 
 SITES = ("requester", "c1", "c2", "c3")
-POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 SKETCHED = 2500
 
 
 def run(folder: Path, bits: int, rule: RuleSpec, dimension: int) -> tuple[np.ndarray, list[dict[str, float]], set[str]]:
     """Two rounds, so that each side masks one: the model, the distances, and what kinds of shares the servers held."""
-    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    with InMemoryFederation(spec, folder, light_learner) as running:
+    with in_memory(folder) as running:
         study = light_study(running.parties, "small", EROSION, rounds=2, dimension=dimension)
-        changes = {"ring_bits": bits, "weight_grid": 3, "dimension": dimension + rule.name.self_weighted}
-        parameters = study.parameters.model_copy(update=changes)
-        study = study.model_copy(update={"rule": rule, "parameters": parameters})
-        study = Study.parse(study.canonical())
+        numbers = {"ring_bits": bits, "weight_grid": 3, "dimension": dimension + rule.name.self_weighted}
+        study = changed(study, rule=rule, **numbers)
         running.start()
-        running.hand_in(study)
-        running.until("the end", finished(running, "small", *SITES))
-        records = rounds_of(running, SITES[0], "small")
+        records = run_to_end(running, study)
         assert {record.state for record in records} == {RoundEnd.RELEASED}
         assert all(not record.failed_check for record in records)
         kinds = set()
@@ -84,7 +74,7 @@ def test_the_secure_run_equals_the_plain_one_up_to_the_derived_bound(rule: RuleN
     federation = breast_cancer_five_hospitals(0)
     study = study_of(replace(LONG_BREAST_CANCER, rounds=4), federation, rule, "0" * 64, 0)
     grid = {"weight_grid": 2} if rule.self_weighted else {}
-    study = study.model_copy(update={"parameters": study.parameters.model_copy(update={"ring_bits": 48, **grid})})
+    study = changed(study, ring_bits=48, **grid)
     plain = run_plain(study, federation.sites)
     secure = run_protected(study, federation.sites, correlation_source="dealer")
     assert [r.took_part for r in secure.rounds] == [r.took_part for r in plain.rounds]
@@ -111,9 +101,7 @@ def test_the_ring_is_in_a_studys_bytes_only_where_it_is_small() -> None:
     ],
 )
 def test_what_a_small_ring_does_not_go_with(tmp_path: Path, changes: dict[str, object], text: str) -> None:
-    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    with InMemoryFederation(spec, tmp_path, light_learner) as running:
+    with in_memory(tmp_path) as running:
         study = light_study(running.parties, "small", EROSION)
-    parameters = study.parameters.model_copy(update={"ring_bits": 48})
     with pytest.raises(ValidationError, match=text):
-        Study.model_validate({**dict(study), "parameters": parameters, **changes})
+        changed(study, ring_bits=48, **changes)

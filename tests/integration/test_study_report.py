@@ -20,7 +20,6 @@ from client_agent.site.privacy_budget import Steps, accountant, epsilon_of, shar
 from client_agent.study.outbox import REFUSAL, create_study, queued, withdraw
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
-from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError
 from protocol.messages.control import (
     EndCause,
@@ -34,40 +33,32 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import EROSION, finished, rounds_of, spec, study_for
+from tests.integration.agents import EROSION, changed, finished, rounds_of, run_to_end, spec, study_for
 from tests.kit.present import present
 
 SITES = ("requester", "c1", "c2", "c3")
 ROUNDS = 3
 NOW_S = 1_700_000_000.0
+Ended = tuple[AgentSettings, AgentSettings, StudyReport, Path]
 
 
 def federation(folder: Path) -> InMemoryFederation:
-    policies = {name: SitePolicy(least_isolation=0.0, least_contributors=2) for name in SITES}
-    made: FederationSpec = spec(policies)
-    return InMemoryFederation(made, folder, torch_learner)
+    policy = SitePolicy(least_isolation=0.0, least_contributors=2)
+    return InMemoryFederation(spec(dict.fromkeys(SITES, policy)), folder, torch_learner)
 
 
 def report_of(settings: AgentSettings, name: str = "heart") -> StudyReport:
     return study_report(settings, name, NOW_S)
 
 
-def with_fewer(study: Study) -> Study:
-    """Two contributors are enough."""
-    fewer = study.parameters.model_copy(update={"least_contributors": 2})
-    return study.model_copy(update={"parameters": fewer})
-
-
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[AgentSettings, AgentSettings, StudyReport, Path]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """The requester's settings and a contributor's after a whole study, and the report made while it went on."""
     with federation(tmp_path_factory.mktemp("report")) as running:
-        study = study_for(running, "heart", EROSION, ROUNDS, 60.0)
-        study = with_fewer(study)
         config = running.config(SITES[0])
         settings = load_settings(config)
         running.start()
-        running.hand_in(study)
+        running.hand_in(changed(study_for(running, "heart", EROSION, ROUNDS, 60.0), least_contributors=2))
         running.until("a round", lambda: len(rounds_of(running, SITES[0], "heart")) >= 1)
         half = report_of(settings)
         running.stop_agents("c3")
@@ -75,7 +66,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[AgentSettings, Agen
         return settings, load_settings(running.config("c1")), half, config
 
 
-def test_a_study_under_way(ended: tuple[AgentSettings, AgentSettings, StudyReport, Path]) -> None:
+def test_a_study_under_way(ended: Ended) -> None:
     half = ended[2]
     assert (half.state, half.outcome, half.scores) == ("under way", "", None)
     assert 1 <= len(half.rounds) <= ROUNDS
@@ -84,7 +75,7 @@ def test_a_study_under_way(ended: tuple[AgentSettings, AgentSettings, StudyRepor
     assert "<b>under way</b>" in page
 
 
-def test_a_study_that_is_over(ended: tuple[AgentSettings, AgentSettings, StudyReport, Path]) -> None:
+def test_a_study_that_is_over(ended: Ended) -> None:
     whole = report_of(ended[0])
     assert whole.state == "completed"
     assert whole.federated is Federated.WHOLLY
@@ -106,7 +97,7 @@ def test_a_study_that_is_over(ended: tuple[AgentSettings, AgentSettings, StudyRe
     assert StudyReport.model_validate_json(whole.model_dump_json()) == whole
 
 
-def test_the_page_stands_by_itself(ended: tuple[AgentSettings, AgentSettings, StudyReport, Path]) -> None:
+def test_the_page_stands_by_itself(ended: Ended) -> None:
     page = report_html(report_of(ended[0]))
     for outside in ("http-equiv", "<script", "<link", "<img", "src=", "url(", "@import"):
         assert outside not in page
@@ -117,7 +108,7 @@ def test_the_page_stands_by_itself(ended: tuple[AgentSettings, AgentSettings, St
 
 
 def test_costs_are_the_ledgers_and_of_this_study(
-    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path],
+    ended: Ended,
 ) -> None:
     whole = report_of(ended[0])
     purposes = {one.purpose for one in whole.costs}
@@ -130,7 +121,7 @@ def test_costs_are_the_ledgers_and_of_this_study(
 
 
 def test_a_contributors_report_has_no_numbers_about_others(
-    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path],
+    ended: Ended,
 ) -> None:
     own = report_of(ended[1])
     assert not own.at_requester
@@ -140,9 +131,7 @@ def test_a_contributors_report_has_no_numbers_about_others(
     assert "Distances.</b>" not in page
 
 
-def test_the_command_writes_a_file_or_json(
-    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path], tmp_path: Path
-) -> None:
+def test_the_command_writes_a_file_or_json(ended: Ended, tmp_path: Path) -> None:
     run, out = CliRunner(), tmp_path / "r.html"
     said = run.invoke(app, ["report", "heart", "--config", str(ended[3]), "--out", str(out)])
     assert said.exit_code == 0, said.output
@@ -152,9 +141,7 @@ def test_the_command_writes_a_file_or_json(
     assert (found["report"], found["state"]) == ("moiety-study-report/1", "completed")
 
 
-def test_states_before_and_beside_the_rounds(
-    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path], tmp_path: Path
-) -> None:
+def test_states_before_and_beside_the_rounds(ended: Ended, tmp_path: Path) -> None:
     settings = ended[0].model_copy(update={"state_dir": tmp_path / "state"})
     with pytest.raises(ConfigurationError, match="has no study 'heart'"):
         report_of(settings)
@@ -180,9 +167,7 @@ def test_states_before_and_beside_the_rounds(
     assert report_of(settings).state == "withdrawn"
 
 
-def test_an_end_that_was_not_asked_for_says_so_first(
-    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path], tmp_path: Path
-) -> None:
+def test_an_end_that_was_not_asked_for_says_so_first(ended: Ended, tmp_path: Path) -> None:
     settings = ended[0].model_copy(update={"state_dir": tmp_path / "state"})
     _, keys = load_chain(settings)
     journal = StudyJournal(settings.state_dir, "heart")
@@ -205,8 +190,7 @@ def test_averaging_opens_no_distances(tmp_path: Path) -> None:
     with federation(tmp_path) as running:
         study = study_for(running, "heart", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
         running.start()
-        running.hand_in(study)
-        running.until("the end", finished(running, "heart", *SITES))
+        run_to_end(running, study)
         found = report_of(load_settings(running.config(SITES[0])))
     assert "Distances.</b>" not in report_html(found)
     assert {one.distance for one in found.sites} == {None}
@@ -221,9 +205,7 @@ def noised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     with federation(tmp_path_factory.mktemp("noised")) as running:
         running.start()
         study = study_for(running, "of-record", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
-        privacy = PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)
-        running.hand_in(Study.model_validate({**study.model_dump(), "privacy": privacy}))
-        running.until("the end", finished(running, "of-record", *SITES))
+        run_to_end(running, changed(study, privacy=PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)))
         return running.config(SITES[0]), running.config("c1")
 
 

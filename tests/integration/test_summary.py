@@ -13,14 +13,11 @@ from typer.testing import CliRunner
 
 from client_agent.cli.study import app as study_app
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.study.contribution import EncodedUpdate
-from client_agent.study.participant import Participant
 from client_agent.study.summary import SUMMARY_FILE, Summary
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner
 from protocol.errors import Clause
 from protocol.messages.control import (
-    Announcement,
     ColumnRole,
     ColumnSpec,
     ColumnType,
@@ -33,7 +30,17 @@ from protocol.messages.control import (
 from protocol.policy.site_policy import SitePolicy
 from protocol.summary.protection import FIRST_LINE, Protection, shared_vector
 from protocol.summary.table_one import parse_scaling, scaling_of, table_one
-from tests.integration.agents import EROSION, REQUESTER, Federated, finished, journal, rounds_of, spec, study_for
+from tests.integration.agents import (
+    EROSION,
+    REQUESTER,
+    Federated,
+    finished,
+    journal,
+    out_of_range,
+    rounds_of,
+    spec,
+    study_for,
+)
 from tests.kit.present import present
 
 SITES = (REQUESTER, "c1", "c2", "c3", "c4")
@@ -183,17 +190,6 @@ def test_the_same_sites_are_summed_again_and_a_site_out_of_range_is_left_out(
     run: InMemoryFederation, alone: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """c2 adds 2^63 to a count. Without it the sum would show it by the difference to the one before: there is none."""
-    encode = Participant.encode
-
-    def wild(owner: Participant, announcement: Announcement, numerator: int) -> EncodedUpdate:
-        made = encode(owner, announcement, numerator)
-        if owner.context.site == "c2" and announcement.purpose is Purpose.SUMMARY:
-            path = owner.encoded_file(announcement).path
-            words = np.frombuffer(path.read_bytes(), dtype="<u8").copy()
-            words[:1] += np.uint64(2**63)
-            path.write_bytes(words.tobytes())
-        return made
-
     with run.agents():
         run.hand_in(summary_study(run, "same"))
         run.until("the study's end", finished(run, "same", *SITES))
@@ -201,7 +197,7 @@ def test_the_same_sites_are_summed_again_and_a_site_out_of_range_is_left_out(
     assert same is not None
     assert before is not None
     assert same.table == before.table
-    monkeypatch.setattr(Participant, "encode", wild)
+    out_of_range(monkeypatch, "c2", lambda announcement: announcement.purpose is Purpose.SUMMARY)
     with run.agents():
         run.hand_in(summary_study(run, "wild"))
         run.until("the study's end", finished(run, "wild", *SITES))

@@ -13,8 +13,7 @@ from client_agent.requester.state import RequesterState
 from client_agent.site.events import RoundEnd
 from client_agent.study.transcripts import read_transcripts
 from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import EROSION, light_learner, light_sites, light_study
-from harness.federation.processes import FederationSpec
+from harness.federation.learners import EROSION, light_study
 from protocol.arithmetic.ring import Ring
 from protocol.messages.control import EndCause, RuleName, RuleSpec, ShareKind, StudyEndState
 from protocol.parameters import TAG_COORDINATES
@@ -26,30 +25,21 @@ from servers.rounds import release
 from servers.server import Server
 from servers.store.records import RoundRecord
 from tests.integration import wrong_tags
-from tests.integration.agents import final_model, finished, journal, rounds_of
+from tests.integration.agents import changed, final_model, in_memory, journal, rounds_of, run_to_end
 from tests.kit.present import present
-from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3", "c4")
 DIMENSION = 12
 POLICY = SitePolicy(least_isolation=0.0, least_contributors=3)
 
 
-def federation(folder: Path) -> InMemoryFederation:
-    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    return InMemoryFederation(spec, folder, light_learner)
-
-
 def run(
     running: InMemoryFederation, rule: RuleSpec, name: str, *, rounds: int = 1, tags: bool = True
 ) -> list[RoundEnd]:
     study = light_study(running.parties, name, EROSION, rounds=rounds)
-    changes = {"least_contributors": 3, "dimension": DIMENSION + rule.name.self_weighted, "weight_grid": 3}
-    parameters = study.parameters.model_copy(update=changes)
+    numbers = {"least_contributors": 3, "dimension": DIMENSION + rule.name.self_weighted, "weight_grid": 3}
     running.start()
-    running.hand_in(study.model_copy(update={"tags": tags, "parameters": parameters, "rule": rule}))
-    running.until("the end", finished(running, name, *SITES))
-    return [record.state for record in rounds_of(running, SITES[0], name)]
+    return [record.state for record in run_to_end(running, changed(study, tags=tags, rule=rule, **numbers))]
 
 
 def state(running: InMemoryFederation, name: str) -> RequesterState:
@@ -70,7 +60,7 @@ def state(running: InMemoryFederation, name: str) -> RequesterState:
 def test_with_tags_the_study_is_the_same(tmp_path: Path, rule: RuleSpec) -> None:
     models = []
     for tags in (False, True):
-        with federation(tmp_path / f"tags-{tags}") as running:
+        with in_memory(tmp_path / f"tags-{tags}", SITES, POLICY) as running:
             ends = run(running, rule, "same", rounds=2, tags=tags)
             assert set(ends) == {RoundEnd.RELEASED}
             models.append({final_model(running, site, "same") for site in SITES})
@@ -85,7 +75,7 @@ def test_a_site_with_wrong_tags_costs_a_round_and_is_not_asked_again(
     """Left out until there is a sum, asked once more after it, and then no more."""
     for module, name, instead in wrong_tags.REPLACED:
         monkeypatch.setattr(f"{module}.{name}", instead)
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path, SITES, POLICY) as running:
         ends = run(running, RuleSpec(name=RuleName.FEDAVG), "wrong", rounds=3)
         records = rounds_of(running, SITES[0], "wrong")
         assert ends == [RoundEnd.SKIPPED, RoundEnd.RELEASED, RoundEnd.SKIPPED]
@@ -102,7 +92,7 @@ def test_a_server_that_changes_a_sum_ends_the_study_before_anything_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alter_sums(monkeypatch, by=1)
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path, SITES, POLICY) as running:
         ends = run(running, RuleSpec(name=RuleName.FEDAVG), "lied", rounds=2)
         assert ends == [RoundEnd.SKIPPED]
         end = present(state(running, "lied").end)
@@ -129,7 +119,7 @@ def test_a_server_that_forges_its_check_is_named_by_every_site(tmp_path: Path, m
         return found
 
     monkeypatch.setattr(release, "_errors_of_half", forged)
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path, SITES, POLICY) as running:
         ends = run(running, RuleSpec(name=RuleName.FEDAVG), "forged", rounds=2)
         assert ends == [RoundEnd.DISCARDED]
         assert [rounds_of(running, site, "forged")[0].state for site in SITES] == [RoundEnd.DISCARDED] * len(SITES)

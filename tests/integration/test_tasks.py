@@ -1,34 +1,27 @@
-"""Studies of other tasks, and studies with names of columns and classes."""
+"""Studies of other tasks than classes."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from client_agent.learning.data import DataNames, LocalData, save_folder
+from client_agent.learning.data import LocalData
 from client_agent.learning.scores import METRICS, FinalScores, value_of
 from client_agent.learning.study_file import checked_study_table, study_from_table
-from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.events import RoundEnd
 from client_agent.site.journal import FINAL_SCORES
 from harness.datasets.bundled import breast_cancer_survival, diabetes_five_practices
 from harness.datasets.site_data import Federation
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
-from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data, study_for
+from tests.integration.agents import journal, rounds_of, run_to_end
 from tests.kit.present import present
 from tests.kit.small_runs import run_plain
 from tests.ports import free_ports
-
-# --- tasks ------------------------------------------------------------------------------------------------------------
 
 ROUNDS = 2
 POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
@@ -56,22 +49,17 @@ def test_a_study_of_another_task_runs_over_two_servers(
     tmp_path: Path, federation: Federation, task: dict[str, Any]
 ) -> None:
     data = {site.name: LocalData(site.train, site.test, names=federation.names) for site in federation.sites}
+    names = tuple(data)
     sites = tuple(SiteSpec(name, examples, POLICY) for name, examples in data.items())
-    names = tuple(site.name for site in sites)
-    spec = FederationSpec("tasks", names[0], sites, seed=5, ports=free_ports())
+    spec = FederationSpec("tasks", names[0], sites, seed=5, ports=free_ports())  # with intervals, by bootstrap
     with InMemoryFederation(spec, tmp_path, torch_learner) as running:
         roster = running.parties.roster.message
         study = study_from_table(checked_study_table(tables(federation, **task), "test"), "test", roster, None)
         running.start()
-        running.hand_in(study)
-        running.until("the end", finished(running, study.name, *names))
+        run_to_end(running, study)
         records = {site: rounds_of(running, site, study.name) for site in names}
-        finals = {
-            site: journal(running, site, study.name).read(
-                journal(running, site, study.name).folder / FINAL_SCORES, FinalScores
-            )
-            for site in names
-        }
+        own_of = {site: journal(running, site, study.name) for site in names}
+        finals = {site: kept.read(kept.folder / FINAL_SCORES, FinalScores) for site, kept in own_of.items()}
     plain = run_plain(study, federation.sites, policy=POLICY)
     metric, *others = METRICS[federation.task]
     own = value_of(plain.rounds[-1].test_scores, metric)
@@ -83,52 +71,3 @@ def test_a_study_of_another_task_runs_over_two_servers(
         assert {score.name for score in final.scores} == {metric, *others}
         assert all(score.low is not None for score in final.scores if score.value is not None)
     assert value_of(records[names[0]][-1].test_scores, metric) == pytest.approx(own, abs=0.02)
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
-
-CONTRIBUTORS = ("c1", "c2", "c3")
-SITES = (REQUESTER, *CONTRIBUTORS)
-NAMES = DataNames(("age", "sex", "pressure", "cholesterol", "glucose"), ("healthy", "ill"))
-TURNED = (0, 1, 3, 2, 4)
-STUDY = "named"
-
-
-def turned(data: LocalData) -> LocalData:
-    """The same examples with two columns in each other's place, and named so."""
-    train, test = (replace(part, X=np.ascontiguousarray(part.X[:, TURNED])) for part in (data.train, data.test))
-    return replace(
-        data, train=train, test=test, names=DataNames(tuple(NAMES.features[n] for n in TURNED), NAMES.classes)
-    )
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
-    data = {name: replace(site_data(place), names=NAMES) for place, name in enumerate(SITES)}
-    sites = tuple(
-        SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy(least_isolation=0.0))
-        for name, own in data.items()
-    )
-    spec = FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports(), bootstrap_samples=0)
-    with InMemoryFederation(spec, tmp_path, torch_learner) as running:
-        yield running
-
-
-def test_a_site_with_columns_in_another_order_is_not_ready_until_they_are_mended(servers: InMemoryFederation) -> None:
-    of = study_for(servers, STUDY, RuleSpec(name=RuleName.FEDAVG), rounds=2, deadline_s=60.0)
-    with servers.agents():
-        servers.hand_in(of.model_copy(update={"model": MODEL.named(NAMES.features, NAMES.classes)}))
-        servers.until("c2's refusal", lambda: bool(servers.texts(EventKind.PROBLEM, "c2")))
-        (refused,) = servers.texts(EventKind.PROBLEM, "c2")
-        assert refused.startswith("configuration: study 'named': its feature_names are not those of")
-        assert "the same names in another order" in refused
-        gone, come = (set(re.findall(rf"^\{sign}(\w+)$", refused, re.MULTILINE)) for sign in "-+")
-        assert gone == come
-        assert gone in ({"pressure"}, {"cholesterol"})
-        assert rounds_of(servers, REQUESTER, STUDY) == ()
-        servers.stop_agents("c2")
-        save_folder(servers.files.folder / "c2" / "data", replace(site_data(SITES.index("c2")), names=NAMES))
-        servers.start("c2")
-        servers.until("the end", finished(servers, STUDY, *SITES))
-    assert [record.took_part for record in rounds_of(servers, REQUESTER, STUDY)] == [SITES] * 2
-    assert len({final_model(servers, site, STUDY) for site in SITES}) == 1

@@ -16,21 +16,16 @@ from client_agent.net import server_client
 from client_agent.net.ledger import LedgerEntry, read_ledger
 from client_agent.net.server_client import ServerClient
 from client_agent.site.events import RoundEnd
-from harness.federation.in_memory_federation import InMemoryFederation
-from harness.federation.learners import light_learner, light_sites, light_study
-from harness.federation.processes import FederationSpec
+from harness.federation.learners import light_study
 from protocol.errors import Unavailable
 from protocol.messages.control import ContributionHeader, RuleName, RuleSpec
-from protocol.policy.site_policy import SitePolicy
 from servers.store import upload_parts
 from servers.store.upload_parts import ShareInParts
-from tests.integration.agents import final_model, finished, rounds_of
-from tests.ports import free_ports
+from tests.integration.agents import final_model, finished, in_memory, rounds_of, run_to_end
 
 SITES = ("requester", "c1", "c2", "c3")
 DIMENSION = 10 * 2**15 + 5
 PART = 2**18 + 16
-POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 
 
 @pytest.fixture(autouse=True)
@@ -40,19 +35,12 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_parts, "CHUNKS_OF_A_PART", 1)
 
 
-def federation(folder: Path) -> InMemoryFederation:
-    made = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    return InMemoryFederation(made, folder, light_learner)
-
-
 def run(folder: Path) -> tuple[str, dict[str, list[LedgerEntry]]]:
     """A study of two rounds: the model that all have, and every site's exchanges about contributions."""
-    with federation(folder) as running:
+    with in_memory(folder) as running:
         study = light_study(running.parties, "large", RuleSpec(name=RuleName.FEDAVG), rounds=2, dimension=DIMENSION)
         running.start()
-        running.hand_in(study)
-        running.until("the end", finished(running, "large", *SITES))
-        assert [record.state for record in rounds_of(running, SITES[0], "large")] == [RoundEnd.RELEASED] * 2
+        assert [record.state for record in run_to_end(running, study)] == [RoundEnd.RELEASED] * 2
         (model,) = {final_model(running, site, "large") for site in SITES}
         about = {"contribution", "contribution part", "held"}
         entries = {
@@ -145,7 +133,7 @@ def test_an_agent_that_stops_midway_goes_on_after_its_restart(tmp_path: Path, mo
         return answer
 
     monkeypatch.setattr(ServerClient, "_send", stops)
-    with federation(tmp_path) as running:
+    with in_memory(tmp_path) as running:
         study = light_study(running.parties, "large", RuleSpec(name=RuleName.FEDAVG), rounds=1, dimension=DIMENSION)
         running.start()
         running.hand_in(study)

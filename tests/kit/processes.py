@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import httpx
 
-from client_agent.daemon import run_agent
+from client_agent.daemon import Pace, run_agent
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
@@ -48,6 +48,7 @@ def run_site(learner: Learners, config: str) -> None:
         stop,
         lambda event: print(event.model_dump_json(), flush=True),
         lambda study, seed: learner(settings, study, seed),
+        pace=Pace(look_every_s=0.1),  # the requester finds a study in its outbox by looking
     )
 
 

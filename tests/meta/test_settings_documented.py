@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from client_agent.learning.settings import TrainerSettings
 from client_agent.settings import AgentSettings, NotifySettings
-from protocol.errors import ErrorCode
 from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
@@ -81,12 +80,6 @@ def test_everything_that_a_rule_may_open_is_explained_to_sites() -> None:
     for rule in (name for name in RuleName if RuleSpec(name=name).needs is not Needs.NOTHING):
         row = next(row for row in explained.splitlines() if row.endswith(f"| `{rule.value}` |"))
         assert row.startswith(f"| `{RuleSpec(name=rule).needs.value}` |")
-
-
-def test_every_error_code_is_explained_to_operators() -> None:
-    text = (DOCS / "operating.md").read_text(encoding="utf-8")
-    explained = text.split("| code | usual cause |")[1]
-    assert not [code.value for code in ErrorCode if f"`{code.value}`" not in explained]
 
 
 def test_every_event_of_the_servers_logs_is_explained() -> None:

@@ -39,15 +39,7 @@ def writes(tree: ast.AST) -> Iterator[ast.Call]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
         opens = name == "open" and any(set(text) <= set("rwaxbt+") and set(text) & set("wax+") for text in texts)
-        if opens or name in (
-            "write_text",
-            "write_bytes",
-            "savez",
-            "savez_compressed",
-            "save_file",
-            "savefig",
-            "to_csv",
-        ):
+        if opens or name in WRITERS:
             yield node
 
 

@@ -1,4 +1,7 @@
-"""A secure run against its plain twin, same seeds: whole studies in one process."""
+"""Sketched distances against exact ones, and the accuracy of runs that use them.
+
+Whole runs with exact distances are in ``test_rules_secure_equals_plain.py``, for every rule.
+"""
 
 from __future__ import annotations
 
@@ -8,65 +11,20 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
+from harness.datasets.bundled import digits_sites
 from harness.demo.studies import study_of
-from harness.engine.history import RoundKind, RunHistory
+from harness.engine.history import RunHistory
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import derive
 from protocol.messages.control import RuleName
 from protocol.mpc.measurement import distance_query, open_distance
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import StudyParameters
-from tests.kit.bounds.error_bound import bound_of_run
-from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
+from tests.unlimited import CHANGING_DIGITS, run_plain, run_protected
 
 pytestmark = pytest.mark.uncounted
 NO_ROSTER = "0" * 64
 SEEDS = (0, 1, 2, 3, 4)
-
-
-@pytest.mark.parametrize("source", ["ot", "dealer"])
-@pytest.mark.parametrize("rule", [RuleName.WEIGHT_EROSION, RuleName.FEDAVG])
-def test_exact_distances_weights_equal_and_models_within_the_bound(rule: RuleName, source: str, capsys) -> None:
-    federation = breast_cancer_five_hospitals(0)
-    study = study_of(LONG_BREAST_CANCER, federation, rule, NO_ROSTER, 0)
-    assert study.parameters.exact_distances
-    assert study.rounds == 30
-    plain = run_plain(study, federation.sites)
-    secure = run_protected(study, federation.sites, correlation_source=source)
-    assert [r.handed_out for r in secure.rounds] == [r.handed_out for r in plain.rounds]
-    assert [r.took_part for r in secure.rounds] == [r.took_part for r in plain.rounds]
-    assert (secure.end, secure.reason) == (plain.end, plain.reason)
-    difference = np.abs(secure.final_model - plain.final_model)
-    bound = bound_of_run(plain, study, federation.sites)
-    with capsys.disabled():
-        print(f"\n{rule.value}, {source}: models differ by {difference.max():.2e}, bound {bound:.2e}")
-    assert 0 < np.linalg.norm(difference) <= bound
-    # The bound says something: the models themselves are far longer.
-    assert bound < 0.1 * np.linalg.norm(plain.final_model)
-
-
-def test_exact_distances_agree_round_by_round() -> None:
-    federation = breast_cancer_five_hospitals(0)
-    study = study_of(LONG_BREAST_CANCER, federation, RuleName.WEIGHT_EROSION, NO_ROSTER, 0)
-    plain, secure = (
-        run_plain(study, federation.sites),
-        run_protected(study, federation.sites, correlation_source="dealer"),
-    )
-    # Round 1 starts from the same model: only encoding and the query's rounding differ (docs/protocol.md 8), each
-    # coordinate by less than 1 + 1 + 1/2 ring units at weight 1.
-    first = math.sqrt(study.parameters.dimension) * 2.5 / study.parameters.scale
-    for ours, theirs in zip(secure.rounds[0].distances, plain.rounds[0].distances, strict=True):
-        assert ours.site == theirs.site
-        assert abs(ours.value - theirs.value) <= first
-
-
-def test_local_is_the_same_run_with_and_without_protection() -> None:
-    federation = breast_cancer_five_hospitals(0)
-    study = study_of(LONG_BREAST_CANCER, federation, RuleName.LOCAL, NO_ROSTER, 0)
-    plain, secure = run_plain(study, federation.sites), run_protected(study, federation.sites)
-    assert {r.kind for r in secure.rounds} == {RoundKind.ALONE}
-    assert secure.final_model.tobytes() == plain.final_model.tobytes()
 
 
 def test_sketched_distances_over_the_same_updates() -> None:
