@@ -379,7 +379,7 @@ class Federation:
             agent = self.agent(site, of)
             average = (total / len(accepted)).astype(np.float32)
             agent.average = lambda past, average=average: average  # type: ignore[method-assign, misc]  # opened here
-            agent._learner = Stays(self.learners[site])  # type: ignore[assignment]  # applies, no more
+            agent._learner = Stays(self.learners[site])  # applies, no more
             agent.take_release(made.past)
             agent.save(last_recorded_round=made.past.announcement.round)
             agent._learner = self.learners[site]

@@ -14,6 +14,7 @@ import pytest
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import model_spec
 from client_agent.learning.study_file import FinishTable
+from client_agent.net.server_client import ServerClient
 from client_agent.site.events import RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribution import EncodedUpdate
@@ -189,3 +190,8 @@ def final_model(federation: Federated, site: str, study: str) -> bytes:
 
 def rounds_of(federation: Federated, site: str, study: str) -> tuple[RoundRecord, ...]:
     return read_metrics(journal(federation, site, study).folder / "metrics.jsonl")
+
+
+def party_of(client: ServerClient) -> str:
+    """The name of whose requests these are."""
+    return client._way._enclosing._keys.name

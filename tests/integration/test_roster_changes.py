@@ -25,7 +25,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.roster.chain import Wanted, claimed, parse_chain
 from protocol.sharing import Side
 from servers.server import open_server
-from tests.integration.agents import changed, final_model, finished, in_memory, rounds_of, run_to_end
+from tests.integration.agents import changed, final_model, finished, in_memory, party_of, rounds_of, run_to_end
 from tests.integration.roster_changes import (
     Waits,
     as_site,
@@ -211,7 +211,7 @@ def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
 
         def shown(client: ServerClient, number: int) -> Signed[RosterChange]:
             """c2 hears of it from server A first: who holds the honest link already takes no other one."""
-            if client._keys.name != "c2":
+            if party_of(client) != "c2":
                 return honestly(client, number)
             if client.side is Side.A:
                 lied.append(number)

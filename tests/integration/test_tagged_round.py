@@ -17,7 +17,6 @@ from protocol.messages.control import Go, OutcomeCause, RoundState, Signed, TagS
 from protocol.sharing import Side
 from protocol.tags import wrong_tags
 from tests.integration.tagged import (
-    SITES,
     finish,
     require_sum,
     signed_end,
@@ -25,6 +24,7 @@ from tests.integration.tagged import (
     to_committed,
     to_measured,
 )
+from tests.integration.test_server_round import SITES
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
 

@@ -21,7 +21,7 @@ from protocol.errors import Unavailable
 from protocol.messages.control import ContributionHeader, RuleName, RuleSpec
 from servers.store import upload_parts
 from servers.store.upload_parts import ShareInParts
-from tests.integration.agents import final_model, finished, in_memory, rounds_of, run_to_end
+from tests.integration.agents import final_model, finished, in_memory, party_of, rounds_of, run_to_end
 
 SITES = ("requester", "c1", "c2", "c3")
 DIMENSION = 10 * 2**15 + 5
@@ -66,7 +66,7 @@ def test_parts_make_the_same_study_and_a_broken_upload_goes_on(tmp_path: Path, m
     send = ServerClient._send
 
     def breaks(self: ServerClient, method: Any, path: str, body: Any, purpose: str, *rest: Any, **more: Any) -> bytes:
-        name = self._keys.name
+        name = party_of(self)
         if purpose == "contribution part":
             sent[name] += 1
             if sent[name] in (4, 9):
@@ -126,10 +126,10 @@ def test_an_agent_that_stops_midway_goes_on_after_its_restart(tmp_path: Path, mo
     away = True
 
     def stops(self: ServerClient, method: Any, path: str, body: Any, purpose: str, *rest: Any, **more: Any) -> bytes:
-        if purpose == "contribution part" and self._keys.name == "c1" and away and acknowledged["c1"] >= 5:
+        if purpose == "contribution part" and party_of(self) == "c1" and away and acknowledged["c1"] >= 5:
             raise Unavailable("the machine goes down")
         answer = send(self, method, path, body, purpose, *rest, **more)
-        acknowledged[self._keys.name] += purpose == "contribution part"
+        acknowledged[party_of(self)] += purpose == "contribution part"
         return answer
 
     monkeypatch.setattr(ServerClient, "_send", stops)

@@ -202,7 +202,8 @@ HIDDEN = PrivacySpec(unit="site", noise_multiplier=1.5)
 
 def with_noise(**changes: object) -> Study:
     model = ModelSpec(kind="linear", inputs=(3,), layers=study("ab" * 32).model.layers)
-    return study("ab" * 32, **{"model": model, "privacy": PRIVACY} | changes)
+    fields: dict[str, Any] = {"model": model, "privacy": PRIVACY, **changes}
+    return study("ab" * 32, **fields)
 
 
 def test_a_study_without_noise_has_the_bytes_that_it_had():
