@@ -37,7 +37,7 @@ class Told:
 
 
 def carried(network: Network, requests: int = 1) -> tuple[list[bytes | type[Exception]], list[Arrived], float]:
-    """What came back to the sender of requests to an echo, what arrived there in the end, and when all was over."""
+    """Send requests to an echo: the answers, the arrivals there in the end, and the time when all was over."""
     clock = VirtualClock()
     loop, carrier = VirtualLoop(clock), Carrier(network, clock)
     back: list[bytes | type[Exception]] = []
