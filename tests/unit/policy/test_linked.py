@@ -7,8 +7,9 @@ import pytest
 
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
-from protocol.policy.exposure import Exposure, KnownSum, SummedRow, SummedWeight, exposure, linked_error, told_of_all
+from protocol.policy.exposure import Exposure, KnownSum, SummedRow, exposure, linked_error, told_of_all
 from protocol.policy.site_policy import SitePolicy
+from tests.unit.policy.test_sums import row as summed
 
 LENGTH = 64
 UPDATE = np.eye(LENGTH)[0]
@@ -16,16 +17,8 @@ ELSEWHERE = np.eye(LENGTH)[1]
 
 
 def row(sites: str, study: str = "new", *, requester: str = "r", version: int = 0, settled: bool = True) -> SummedRow:
-    return SummedRow(
-        study_digest=study,
-        round=1,
-        dimension=LENGTH,
-        weights=tuple(SummedWeight(site=site, weight=1.0) for site in sites),
-        least=len(sites),
-        released=tuple(sites) if settled else None,
-        requester=requester,
-        model_version=version,
-    )
+    released = sites if settled else None
+    return summed(sites, study=study, dimension=LENGTH, released=released, requester=requester, model_version=version)
 
 
 def error(past: SummedRow, new: SummedRow, colluders: int = 0, *, told: bool = True) -> float:

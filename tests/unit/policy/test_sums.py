@@ -37,7 +37,7 @@ def row(
     study: str = "one",
     **more: object,
 ) -> SummedRow:
-    """A row over the sites named by one letter each, all weights 1; settled as the whole list unless said otherwise."""
+    """A row over the sites named by one letter each, all weights 1; not settled unless said."""
     named = {
         "study_digest": study,
         "round": number,

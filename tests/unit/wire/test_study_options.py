@@ -200,7 +200,7 @@ FEDAVG = RuleSpec(name=RuleName.FEDAVG)
 HIDDEN = PrivacySpec(unit="site", noise_multiplier=1.5)
 
 
-def with_noise(**changes: object) -> Study:
+def with_noise(**changes: Any) -> Study:
     model = ModelSpec(kind="linear", inputs=(3,), layers=study("ab" * 32).model.layers)
     fields: dict[str, Any] = {"model": model, "privacy": PRIVACY, **changes}
     return study("ab" * 32, **fields)
