@@ -54,7 +54,7 @@ class StudyRows(Database):
     def study_digests(self) -> list[tuple[str, str]]:
         """Name and digest of every study, by name."""
         rows = self._rows_of(select(t.studies.c.name, t.studies.c.digest))
-        return sorted((str(name), str(digest)) for name, digest in rows)  # a database may order by its own alphabet
+        return sorted((str(row.name), str(row.digest)) for row in rows)  # a database may order by its own alphabet
 
     def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
         """Apply ``change`` to the stored record and move the cursor."""
@@ -85,9 +85,8 @@ class StudyRows(Database):
     def ready_since(self, study: str) -> dict[str, float | None]:
         """When each of them said so first; None where an earlier release stored it."""
         of = t.ready_sites.c
-        return {
-            str(site): since_s for site, since_s in self._rows_of(select(of.site, of.since_s).where(of.study == study))
-        }
+        rows = self._rows_of(select(of.site, of.since_s).where(of.study == study))
+        return {str(row.site): row.since_s for row in rows}
 
     def _study(self, connection: Connection, digest: str) -> StudyRecord:
         row = _WITH_DIGEST.first(self._dialect, connection.connection, {"digest": digest})
