@@ -160,7 +160,7 @@ def test_a_key_that_one_operator_swaps_is_signed_by_nobody(both: Operators) -> N
     assert not both.settings[Side.B].roster.exists()
 
 
-def test_an_operator_signs_what_it_admitted_and_compared_for_the_requester_alone(both: Operators) -> None:
+def test_an_operator_signs_nothing_that_it_did_not_admit_or_compare(both: Operators) -> None:
     requester, site = both.ready_to_found()
     parties = (site.party, requester.party)
     roster = first_roster(requester.cards, "requester", parties)
