@@ -251,6 +251,11 @@ ca = "ca.pem"
 """
 
 
+def loaded(folder: Path, table: str = "") -> TrainerSettings:
+    (folder / "settings.toml").write_text(SETTINGS + table)
+    return load_settings(folder / "settings.toml").trainer
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -261,33 +266,22 @@ ca = "ca.pem"
     ],
 )
 def test_settings_that_are_half_a_trainer_are_refused(tmp_path: Path, table: str, said: str) -> None:
-    (tmp_path / "settings.toml").write_text(f"{SETTINGS}[trainer]\n{table}")
     with pytest.raises(ConfigurationError, match=said):
-        load_settings(tmp_path / "settings.toml")
+        loaded(tmp_path, f"[trainer]\n{table}")
 
 
 def test_paths_of_a_trainer_are_relative_to_its_settings(tmp_path: Path) -> None:
-    (tmp_path / "settings.toml").write_text(
-        f'{SETTINGS}[trainer]\nkind = "flower"\npython = "env/bin/python"\nprogram = "client.py"\n'
-        "config = { a = 1 }\n"
-    )
-    found = load_settings(tmp_path / "settings.toml").trainer
+    table = '[trainer]\nkind = "flower"\npython = "env/bin/python"\nprogram = "client.py"\nconfig = { a = 1 }\n'
+    found = loaded(tmp_path, table)
     assert (found.python, found.program) == (tmp_path / "env/bin/python", tmp_path / "client.py")
     assert found.config == {"a": 1}
-    assert load_settings_of(SETTINGS, tmp_path).trainer.kind is None
-
-
-def load_settings_of(text: str, folder: Path):
-    (folder / "other.toml").write_text(text)
-    return load_settings(folder / "other.toml")
+    assert loaded(tmp_path).kind is None
 
 
 def test_an_environment_without_the_framework_is_named(tmp_path: Path) -> None:
-    body = "app = None"
     with pytest.raises(UnusableUpdate, match=r"\(flower\) ended with exit code 1"):
-        trainer(tmp_path, body, kind="flower").train(FIRST, 1)
-    log = (tmp_path / "state" / "trainer" / "trainer.log").read_text()
-    assert os.linesep in log
+        trainer(tmp_path, "app = None", kind="flower").train(FIRST, 1)
+    assert os.linesep in (tmp_path / "state" / "trainer" / "trainer.log").read_text()
 
 
 def test_a_program_that_prints_without_end_leaves_its_last_words_and_fills_no_disk(tmp_path: Path) -> None:

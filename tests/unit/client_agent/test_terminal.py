@@ -310,47 +310,33 @@ def rounds(*ends: RoundEnd, purpose: Purpose = Purpose.UPDATE) -> tuple[RoundRec
     return tuple(round_record(number, end, purpose=purpose) for number, end in enumerate(ends, start=1))
 
 
+SUMMED, ALONE = RoundEnd.RELEASED, RoundEnd.ALONE
+LOCAL, FAILED = ended(StudyEndState.LOCAL_ONLY), ended(StudyEndState.FAILED)
+NEEDED_NOBODY = ended(StudyEndState.LOCAL_ONLY, EndCause.NO_CONTRIBUTOR_NEEDED)
+ON_ITS_OWN = "after 2 sums; from round 3 on the model was trained on this site's own data alone"
+
+
 @pytest.mark.parametrize(
-    ("state", "cause", "records", "how", "text"),
+    ("view", "records", "how", "text"),
     [
-        (StudyEndState.COMPLETED, None, rounds(RoundEnd.RELEASED), Federated.WHOLLY, ""),
+        (ended(StudyEndState.COMPLETED), rounds(SUMMED), Federated.WHOLLY, ""),
         (
-            StudyEndState.COMPLETED,
-            None,
+            ended(StudyEndState.COMPLETED),
             rounds(RoundEnd.SKIPPED),
             Federated.NOT,
-            "NOT FEDERATED: study unit is completed",
+            "NOT FEDERATED: study unit is comple",
         ),
-        (StudyEndState.CANCELLED, None, (), Federated.NOT, ""),
-        (StudyEndState.LOCAL_ONLY, EndCause.NO_CONTRIBUTOR_NEEDED, rounds(RoundEnd.ALONE), Federated.NOT, ""),
-        (
-            StudyEndState.LOCAL_ONLY,
-            None,
-            rounds(RoundEnd.ALONE),
-            Federated.NOT,
-            "and no sum was made; the model is of this site's own data alone",
-        ),
-        (
-            StudyEndState.LOCAL_ONLY,
-            None,
-            rounds(RoundEnd.RELEASED, RoundEnd.RELEASED, RoundEnd.ALONE),
-            Federated.PARTLY,
-            "after 2 sums; from round 3 on the model was trained on this site's own data alone",
-        ),
-        (StudyEndState.FAILED, None, (), Federated.NOT, "there is no model of the sites together"),
-        (
-            StudyEndState.FAILED,
-            None,
-            rounds(RoundEnd.RELEASED),
-            Federated.PARTLY,
-            "study unit is failed (why), after 1 sums",
-        ),
+        (ended(StudyEndState.CANCELLED), (), Federated.NOT, ""),
+        (NEEDED_NOBODY, rounds(ALONE), Federated.NOT, ""),
+        (LOCAL, rounds(ALONE), Federated.NOT, "and no sum was made; the model is of this site's own data alone"),
+        (LOCAL, rounds(SUMMED, SUMMED, ALONE), Federated.PARTLY, ON_ITS_OWN),
+        (FAILED, (), Federated.NOT, "there is no model of the sites together"),
+        (FAILED, rounds(SUMMED), Federated.PARTLY, "study unit is failed (why), after 1 sums"),
     ],
 )
 def test_an_end_is_called_what_it_is(
-    state: StudyEndState, cause: EndCause | None, records: tuple[RoundRecord, ...], how: Federated, text: str
+    view: StudyView, records: tuple[RoundRecord, ...], how: Federated, text: str
 ) -> None:
-    view = ended(state, cause)
     assert federated(view, records) is how
     said = outcome_text(view, records, at_requester=True)
     assert text in said
