@@ -332,7 +332,9 @@ def _queries(
 
 
 @_act
-def _release(r: Round, *sites: str, signer: str = REQUESTER, side: Side = Side.A, **changes: object) -> httpx.Response:
+def _release(
+    r: Round, /, *sites: str, signer: str = REQUESTER, side: Side = Side.A, **changes: object
+) -> httpx.Response:
     """A release set over these sites, whoever signs it."""
     agreed = there(r.current.agreed_set, "agreed set").message
     chosen = forged.release_set(agreed, sites or r.agreed).model_copy(update=changes)
