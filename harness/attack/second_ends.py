@@ -143,12 +143,12 @@ def scripted_server(side: Side, store: SqlStore, roster: Signed[Roster], keys: P
     )
 
 
-def store_with(folder: Path, record: RoundRecord, of: Study) -> SqlStore:
+def store_with(folder: Path, record: RoundRecord, of: Study, name: str = "store") -> SqlStore:
     """A store of one study, with this round."""
-    url = f"sqlite:///{folder / 'store.db'}"
+    url = f"sqlite:///{folder / name}.db"
     upgrade(url)
     made = SqlStore(url, lambda _: None)
-    made.add_study(StudyRecord(of.digest(), Signed[Study](message=of), StudyState.OPEN, "", 1))
+    made.add_study(StudyRecord(record.key.study, Signed[Study](message=of), StudyState.OPEN, "", 1))
     made.add_round(record)
     return made
 

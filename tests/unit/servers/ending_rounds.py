@@ -60,9 +60,9 @@ Asked = second_ends.ScriptedServer
 """A peer that answers as it likes, and what it was asked."""
 
 
-def store_with(folder: Path, record: RoundRecord, of: Study = STUDY) -> SqlStore:
+def store_with(folder: Path, record: RoundRecord, of: Study = STUDY, name: str = "store") -> SqlStore:
     """A store of one study, with this round."""
-    return second_ends.store_with(folder, record, of)
+    return second_ends.store_with(folder, record, of, name)
 
 
 def by_a(key: RoundKey, state: RoundState, cause: OutcomeCause) -> Signed[RoundOutcome]:
