@@ -90,23 +90,29 @@ def _release_of(*sites: str) -> Signed[ReleaseSet]:
 
 @dataclass
 class ScriptedServer:
-    """The other server: it has this release set, if any, and answers a request for its signature by ``outcome``."""
+    """The other server: it has this release set, if any, and answers a request for its signature by ``outcome``.
+
+    With keys it ``signs`` whatever it is asked to sign and keeps it, refuses once, and then answers with what it signed
+    first. ``asked`` are the kinds of what it was asked.
+    """
 
     outcome: Exception
     release_set: Signed[ReleaseSet] | None = None
-    signs: bool = False
+    signs: PartyKeys | None = None
     kept: list[Signed[RoundOutcome]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
     async def get(self, path: str, kind: str) -> bytes:
+        self.asked.append(kind)
         if self.release_set is None:
             raise UnknownResource("none here")
         return self.release_set.canonical()
 
     async def post(self, path: str, body: bytes, kind: str) -> bytes:
-        """Sign, if it ``signs``, but refuse once and then answer with what it signed first."""
-        if not self.signs:
+        self.asked.append(kind)
+        if self.signs is None:
             raise self.outcome
-        self.kept.append(countersign(Signed[RoundOutcome].parse(body), _B, PARTIES.keys_of(_B).signing))
+        self.kept.append(countersign(Signed[RoundOutcome].parse(body), self.signs.name, self.signs.signing))
         if len(self.kept) == 1:
             raise self.outcome
         return self.kept[0].canonical()
@@ -221,7 +227,7 @@ def _second_release_set(honest: HonestServer) -> bool:
 
 def _burnt_in_private(honest: HonestServer) -> bool:
     """B signs the burn, refuses it, and answers the skip by what it signed: another attempt of a skipped round."""
-    peer = ScriptedServer(UnknownResource("no such round"), signs=True)
+    peer = ScriptedServer(UnknownResource("no such round"), signs=PARTIES.keys_of(_B))
     burnt = End(outcome_of(honest.record.key, RoundState.BURNT, OutcomeCause.PRODUCTS_REFUSED))
     asyncio.run(honest.endings(peer).end(honest.record, burnt))
     now = honest.store.current_round(_KEY.study)

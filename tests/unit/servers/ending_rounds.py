@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from harness.attack import second_ends
-from protocol.errors import UnknownResource
 from protocol.messages.control import (
     AgreedSet,
     Announcement,
@@ -58,23 +56,8 @@ def release_of(sites: tuple[str, ...]) -> Signed[ReleaseSet]:
 ALL, WITHOUT_LAST = release_of(FIVE), release_of(FIVE[:-1])
 
 
-@dataclass
-class Asked:
-    """A peer that answers as it likes, and what it was asked."""
-
-    outcome: Exception
-    release_set: Signed[ReleaseSet] | None = None
-    asked: list[str] = field(default_factory=list)
-
-    async def get(self, path: str, kind: str) -> bytes:
-        self.asked.append(kind)
-        if self.release_set is None:
-            raise UnknownResource("none here")
-        return self.release_set.canonical()
-
-    async def post(self, path: str, body: bytes, kind: str) -> bytes:
-        self.asked.append(kind)
-        raise self.outcome
+Asked = second_ends.ScriptedServer
+"""A peer that answers as it likes, and what it was asked."""
 
 
 def store_with(folder: Path, record: RoundRecord, of: Study = STUDY, name: str = "store") -> SqlStore:

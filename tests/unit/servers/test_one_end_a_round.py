@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +24,6 @@ from protocol.messages.control import (
     Purpose,
     RankingSpec,
     ReleaseSet,
-    RoundOutcome,
     RoundState,
     Signed,
     sign,
@@ -138,21 +137,6 @@ UPDATES, COUNTS, RANKS = (
 )
 
 
-@dataclass
-class SignsInPrivate(Asked):
-    """Signs whatever A asks for and keeps it; refuses the first time, then answers with what it signed first."""
-
-    kept: list[Signed[RoundOutcome]] = field(default_factory=list)
-
-    async def post(self, path: str, body: bytes, kind: str) -> bytes:
-        of_a = Signed[RoundOutcome].parse(body)
-        own = sign(of_a.message, OPERATORS[1], PARTIES.keys[OPERATORS[1]].signing).signatures
-        self.kept.append(of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}))
-        if len(self.kept) == 1:
-            raise self.outcome
-        return self.kept[0].canonical()
-
-
 @pytest.mark.parametrize("message", [UPDATES, COUNTS, RANKS], ids=lambda message: message.purpose.value)
 @pytest.mark.parametrize("refusal", [UnknownResource("no such round"), WrongRound("round 1 is over here")], ids=repr)
 def test_a_burn_that_side_a_gave_up_is_not_taken_after_all(
@@ -161,7 +145,7 @@ def test_a_burn_that_side_a_gave_up_is_not_taken_after_all(
     signed = Signed[Announcement](message=message)
     record = RoundRecord(RoundKey(RANKED.digest(), 1, 1), RoundState.LOCKED, signed, float(message.closes_at_s))
     store = store_with(tmp_path, record, RANKED)
-    server, peer = server_on(Side.A, store), SignsInPrivate(refusal)
+    server, peer = server_on(Side.A, store), Asked(refusal, signs=PARTIES.keys[OPERATORS[1]])
     burnt = End(outcome_of(record.key, RoundState.BURNT, OutcomeCause.PRODUCTS_REFUSED))
     with pytest.raises(ProtocolViolation, match="another outcome than the one that this side asked it to sign"):
         asyncio.run(endings(server, peer).end(record, burnt))
