@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tests.kit.small_runs import NAMES, raw_updates, small_sites, small_study
 from tests.unlimited import run_plain
 
 
-def study(rule: RuleName = RuleName.WEIGHT_EROSION, rounds: int = 6, clip_norm: float = 1.0, **options: float) -> Study:
+def study(rule: RuleName = RuleName.WEIGHT_EROSION, rounds: int = 6, clip_norm: float = 1.0, **options: Any) -> Study:
     return small_study(rule, rounds, clip_norm=clip_norm, **options)
 
 
