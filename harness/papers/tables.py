@@ -18,10 +18,9 @@ from harness.simulate.charts import (
     Spread,
     curve,
     curve_rows,
-    heat_rows,
     number,
     of_variant,
-    relative_distances,
+    similarity_rows,
 )
 from harness.simulate.run_line import RunLine
 from harness.simulate.store import Results
@@ -254,7 +253,7 @@ def titanic(runs: Path) -> Found:
             yield f"{name}_{metric.value}_less_local", less_table(scores, rules, metric)
         drawn = {name: WORDS["three"][name] for name in (FEDAVG, LOCAL, "weight_erosion")}
         yield f"plots/titanic_{split}_accuracy", _metric_curves(lines, drawn, MetricName.ACCURACY, users, " asks")
-        yield f"plots/titanic_{split}_similarity", _similarity(lines)
+        yield f"plots/titanic_{split}_similarity", similarity_rows(lines, "weight_erosion")
 
 
 def _report_rate(lines: Lines, variant: str) -> str:
@@ -279,7 +278,7 @@ def heart_disease(runs: Path) -> Found:
         for metric in _CLASSES[:2]:
             yield f"plots/heart_disease_{metric.value}", _metric_curves(lines, drawn, metric)
         yield "plots/heart_disease_weights", _weight_curves(lines)
-        yield "plots/heart_disease_similarity", _similarity(lines)
+        yield "plots/heart_disease_similarity", similarity_rows(lines, "weight_erosion")
 
 
 def survival(runs: Path) -> Found:
@@ -321,11 +320,6 @@ def _weight_curves(lines: Lines) -> Series:
         for site in sorted({site for run in of for site in run.alpha}):
             found[f"{name} asks", site] = curve(site, [run.alpha[site] for run in of if site in run.alpha])
     return curve_rows(found)
-
-
-def _similarity(lines: Lines) -> Series:
-    names, found = relative_distances(lines, "weight_erosion")
-    return heat_rows([f"{name} asks" for name in names], names, found)
 
 
 # --- does it pay? -----------------------------------------------------------------------------------------------------

@@ -288,18 +288,18 @@ def relative_distances(lines: Sequence[RunLine], variant: str) -> tuple[tuple[st
     return names, found
 
 
-def similarity_chart(lines: Sequence[RunLine], variant: str) -> str:
-    """A heatmap of :func:`relative_distances`."""
+def similarity_rows(lines: Sequence[RunLine], variant: str) -> Series:
+    """:func:`relative_distances` as a heatmap's rows."""
     names, found = relative_distances(lines, variant)
-    return DISTANCES.svg(heat_rows([f"{name} asks" for name in names], names, found))
+    return heat_rows([f"{name} asks" for name in names], names, found)
 
 
-def over_rounds_chart(run: RunLine) -> str:
-    """A heatmap of one run: sites by rounds, relative distance; grey where it was not opened."""
+def over_rounds_rows(run: RunLine) -> Series:
+    """One run's sites by rounds, relative distance; NaN where it was not opened."""
     names, rounds = sorted(run.distance), range(len(run.requester_norm))
     found = [[_ratio(run.distance[name][r], run.requester_norm[r]) for r in rounds] for name in names]
     values = np.array(found, dtype=float)  # None becomes NaN
-    return DISTANCES.svg(heat_rows(names, [str(r + 1) for r in rounds], values))
+    return heat_rows(names, [str(r + 1) for r in rounds], values)
 
 
 DISTANCES: Final = Plot(heat, CELLS, "relative distance")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from host.output_files import rewrite
 from protocol.errors import ConfigurationError
@@ -21,33 +21,20 @@ _COUNTRY_LETTERS: Final = 3
 class Energy(BaseModel):
     """Estimates: codecarbon takes the processor's power from its model and load where no counter can be read.
 
-    ``co2_kg`` is CO2 equivalent by the mean electricity of ``country`` (ISO 3166-1, three letters).
+    Fields are read by codecarbon's own names. ``co2_kg`` is CO2 equivalent by the mean electricity of ``country``
+    (ISO 3166-1, three letters).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    seconds: float
-    energy_kwh: float
-    cpu_kwh: float
-    gpu_kwh: float
-    memory_kwh: float
-    co2_kg: float
-    country: str
-    processor: str
-    codecarbon: str
-
-
-_THEIRS: Final = {
-    "seconds": "duration",
-    "energy_kwh": "energy_consumed",
-    "cpu_kwh": "cpu_energy",
-    "gpu_kwh": "gpu_energy",
-    "memory_kwh": "ram_energy",
-    "co2_kg": "emissions",
-    "country": "country_iso_code",
-    "processor": "cpu_model",
-    "codecarbon": "codecarbon_version",
-}
-"""codecarbon's names of the same figures."""
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    seconds: float = Field(validation_alias="duration")
+    energy_kwh: float = Field(validation_alias="energy_consumed")
+    cpu_kwh: float = Field(validation_alias="cpu_energy")
+    gpu_kwh: float = Field(validation_alias="gpu_energy")
+    memory_kwh: float = Field(validation_alias="ram_energy")
+    co2_kg: float = Field(validation_alias="emissions")
+    country: str = Field(validation_alias="country_iso_code")
+    processor: str = Field(validation_alias="cpu_model")
+    codecarbon: str = Field(validation_alias="codecarbon_version")
 
 
 @contextmanager
@@ -70,8 +57,8 @@ def measured(country: str | None, folder: Path | None) -> Iterator[None]:
     finally:
         tracker.stop()
         folder.mkdir(parents=True, exist_ok=True)
-        found = {name: getattr(tracker.final_emissions_data, theirs) for name, theirs in _THEIRS.items()}
-        rewrite(folder / FILE, Energy(**found).model_dump_json(indent=2) + "\n")
+        found = Energy.model_validate(tracker.final_emissions_data, from_attributes=True)
+        rewrite(folder / FILE, found.model_dump_json(indent=2) + "\n")
 
 
 def _tracker(country: str) -> Any:  # noqa: ANN401  # codecarbon has no types

@@ -16,6 +16,7 @@ from client_agent.learning.scores import MetricName, words_of
 from client_agent.site.events import Reward, rewards_in
 from harness.engine.history import RunEnd
 from harness.simulate.charts import (
+    DISTANCES,
     Curve,
     Plot,
     Series,
@@ -24,8 +25,8 @@ from harness.simulate.charts import (
     curve_rows,
     curved,
     of_variant,
-    over_rounds_chart,
-    similarity_chart,
+    over_rounds_rows,
+    similarity_rows,
 )
 from harness.simulate.run_line import RunLine, Values
 from host.output_files import rewrite
@@ -205,8 +206,8 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
         measured = [run for run in runs if run.distance]
         if measured:  # one requester's first seed over rounds; of several every one's mean view of every site
             several = len({run.requester for run in measured}) > 1
-            drawing = similarity_chart(measured, variant) if several else over_rounds_chart(measured[0])
-            rewrite(folder / f"distances_{variant}.svg", drawing)
+            rows = similarity_rows(measured, variant) if several else over_rounds_rows(measured[0])
+            rewrite(folder / f"distances_{variant}.svg", DISTANCES.svg(rows))
 
 
 def metric_figure(lines: Sequence[RunLine]) -> PlotFigure:

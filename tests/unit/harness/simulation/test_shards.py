@@ -21,6 +21,7 @@ from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import RESULTS, Results, code_digest, digest_of_code
 from harness.simulate.study_files import Shard, parse_shard
+from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
 from tests.kit.cases import case_text, variant
 
@@ -299,17 +300,28 @@ def test_several_processes_give_the_same_lines(tmp_path: Path, monkeypatch: pyte
     assert sys.modules["__main__"] is script
 
 
+REFUSING = """
+from harness.datasets.bundled import breast_cancer_five_hospitals
+from protocol.errors import ConfigurationError
+
+
+def hospitals(request):
+    if request.seed:
+        raise ConfigurationError("no data of that seed")
+    return breast_cancer_five_hospitals(0)
+
+
+DATASETS = {"hospitals": hospitals}
+"""
+
+
 @pytest.mark.slow
 def test_a_run_that_cannot_begin_ends_the_others_after_their_round(tmp_path: Path) -> None:
-    text = case_file(tmp_path, rounds=2000).read_text()
-    parameters = "parameters = { least_contributors = 9 }"
-    (tmp_path / "case.toml").write_text(text.replace('name = "local"\n', f'name = "many"\n{parameters}\n', 1))
-    text = (tmp_path / "case.toml").read_text()
-    assert text.count("least_contributors = 9") == 1
-    (tmp_path / "case.toml").write_text(text.replace('rule = { name = "local" }', 'rule = { name = "fedavg" }'))
-    case = read_case(tmp_path / "case.toml")
-    with pytest.raises(ConfigurationError, match="too few for least_contributors=9"):
-        run_case(case, CaseOptions(tmp_path / "out", jobs=2, checkpoint_every_s=0))
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    load_plugins([tmp_path / "refusing.py"])
+    text = case_text(variant("local"), rounds=20_000, data="refusing:hospitals", case="seeds = [0, 1]")
+    with pytest.raises(ConfigurationError, match="no data of that seed"):
+        run_case(case(text), CaseOptions(tmp_path / "out", jobs=2, checkpoint_every_s=0))
     for partial in (tmp_path / "out" / "partial").glob("*.json"):
-        assert len(json.loads(partial.read_text())["records"]) < 2000
+        assert len(json.loads(partial.read_text())["records"]) < 20_000
     assert not (tmp_path / "out" / "results.jsonl").exists()
