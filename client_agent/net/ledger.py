@@ -19,7 +19,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -305,11 +305,14 @@ def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 
     In their order: a sum stands where the first of it stood.
     """
+    return _summed(entries, lambda one: (one.hour, *_kind(one)) if one.purpose in SUMMED else object())
+
+
+def _summed(entries: Iterable[LedgerEntry], key: Callable[[LedgerEntry], object]) -> list[LedgerEntry]:
     found: dict[object, LedgerEntry] = {}
-    for number, entry in enumerate(entries):
-        kind = (entry.hour, *_kind(entry))
-        key: object = kind if entry.purpose in SUMMED else number
-        found[key] = found[key].and_(entry) if key in found else entry
+    for entry in entries:
+        of = key(entry)
+        found[of] = found[of].and_(entry) if of in found else entry
     return list(found.values())
 
 
@@ -333,9 +336,6 @@ def by_purpose(entries: Iterable[LedgerEntry]) -> dict[tuple[str, str], Totals]:
 
 def _merged(lines: Lines) -> Lines:
     """One line for each server, study, purpose and end, whenever it was; as many as there are kinds of exchanges."""
-    found: dict[object, LedgerEntry] = {}
-    for entry in (LedgerEntry.model_validate_json(line) for line in lines):
-        whole = entry.model_copy(update={"purpose": without_number(entry.purpose)})
-        key = _kind(whole)
-        found[key] = found[key].and_(whole) if key in found else whole
-    return [one.line() for one in found.values()]
+    entries = (LedgerEntry.model_validate_json(line) for line in lines)
+    whole = (one.model_copy(update={"purpose": without_number(one.purpose)}) for one in entries)
+    return [one.line() for one in _summed(whole, _kind)]

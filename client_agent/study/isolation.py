@@ -128,7 +128,7 @@ def colluders(owner: Participant) -> int:
 
 
 def _self_weighted(row: SummedRow, own: str, weight: float, grid: int) -> SummedRow:
-    """Bound what others weigh where sites weigh themselves: each knows its own weight, no other is below the grid."""
+    """The row where sites weigh themselves: each knows its own weight, others may be as small as the grid allows."""
     weights = tuple(SummedWeight(site=w.site, weight=weight if w.site == own else 1 / grid) for w in row.weights)
     return row.model_copy(update={"weights": weights, "own": SummedWeight(site=own, weight=weight)})
 
