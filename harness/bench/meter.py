@@ -285,7 +285,7 @@ class Figures(BaseModel):
 
     def shown(self) -> dict[str, str]:
         """Single figures as text, by their names; those of a part have the part's name before theirs."""
-        found = {}
+        found: dict[str, str] = {}
         for name, field in type(self).model_fields.items():
             value, words = getattr(self, name), name.replace("_", " ")
             if not field.repr or _is_series(value):
