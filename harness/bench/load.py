@@ -143,7 +143,7 @@ class Held(ServersOnly):
 
     @property
     def logs(self) -> list[Path]:
-        """What both servers wrote to their standard output."""
+        """Files with the standard output of both servers."""
         return [self.running[name].log for name in OPERATOR_NAMES.values()]
 
     def sample(self, number: int) -> Sample:

@@ -353,7 +353,7 @@ class RunningFederation:
             return http.get(self.operations_url(side) + "/metrics").raise_for_status().text
 
     def samples(self, side: Side, name: str) -> list[Sample]:
-        """What a server's metric of that name has now, by its labels."""
+        """Current samples of a server's metric, by their labels."""
         families = text_string_to_metric_families(self.metrics(side))
         return [sample for family in families for sample in family.samples if sample.name == name]
 
