@@ -87,8 +87,13 @@ class CkksBenchmark(CkksFigures, Benchmark):
         one, cpu = self.shares, self.shares.cpu_ns_per_parameter_contributor
         head = ("on shares: bytes up", "down", "an agent's CPU, ns", "both servers', ns", "largest error")
         servers = cpu.ingest + cpu.distances + cpu.sum + cpu.output
-        row = [f"{one.bytes_up_per_parameter:.2f}", f"{one.bytes_down_per_parameter:.2f}"]
-        row += [f"{one.agent_cpu_ns_per_parameter:.0f}", f"{servers:.0f}", f"{one.max_abs_difference_to_plain:.1e}"]
+        row = (
+            f"{one.bytes_up_per_parameter:.2f}",
+            f"{one.bytes_down_per_parameter:.2f}",
+            f"{one.agent_cpu_ns_per_parameter:.0f}",
+            f"{servers:.0f}",
+            f"{one.max_abs_difference_to_plain:.1e}",
+        )
         return f"{super().section()}\n{table(head, [row])}"
 
 

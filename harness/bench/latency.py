@@ -28,7 +28,7 @@ from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.site.events import AgentEvent, EventKind
 from harness.bench.meter import Benchmark, Figures, facts, scratch
 from harness.bench.processes import ServersOnly
-from harness.federation.federated_run import FederatedRun, Traffic, measure, run_study
+from harness.federation.federated_run import measure, run_study
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.network import Fate, Passing
@@ -39,7 +39,6 @@ from protocol.messages.control import (
     EndCause,
     RuleName,
     RuleSpec,
-    Signed,
     Study,
     StudyEnd,
     StudyEndState,
@@ -157,8 +156,10 @@ class LatencyBenchmark(Benchmark):
 def benchmark_latency(delays_ms: Sequence[float]) -> LatencyBenchmark:
     """Run it, after a warm-up of the kernels; then studies in one process over each delay."""
     warm()
-    with scratch() as folder:
-        run, traffic = _measure(folder)
+    with scratch() as folder, RunningFederation(_federation(CONTRIBUTORS), folder) as federation:
+        study = _study(federation.parties.roster.message.digest(), "benchmark", _ROUNDS)
+        run = run_study(federation, study, lambda progress: None)
+        traffic = measure(federation, [run.history], dimension(_MODEL))
     later = run.round_seconds[1:]
     return LatencyBenchmark(
         **facts(f"latency --delays {','.join(f'{one:g}' for one in delays_ms)}"),
@@ -172,29 +173,16 @@ def benchmark_latency(delays_ms: Sequence[float]) -> LatencyBenchmark:
     )
 
 
-def _measure(folder: Path) -> tuple[FederatedRun, Traffic]:
-    """One Weight Erosion study over ``CONTRIBUTORS`` agents and a requester, on made-up data."""
-    with RunningFederation(small_federation(CONTRIBUTORS), folder) as federation:
-        run = run_small_study(federation)
-        return run, measure(federation, [run.history], dimension(_MODEL))
-
-
-def small_federation(contributors: int) -> FederationSpec:
+def _federation(contributors: int) -> FederationSpec:
     """A requester and so many sites, on made-up data, with seeded draws."""
     names = ("requester", *(f"site-{number}" for number in range(1, contributors + 1)))
     return FederationSpec("benchmark", "requester", tuple(_site(name, n) for n, name in enumerate(names)), seed=0)
 
 
-def run_small_study(federation: RunningFederation) -> FederatedRun:
-    """A Weight Erosion study of a linear model. Raises: Unavailable"""
-    study = small_study(federation.parties.roster.message.digest(), _ROUNDS)
-    return run_study(federation, study, lambda progress: None)
-
-
-def small_study(roster_digest: str, rounds: int) -> Study:
-    """The study that is run, for whoever wants one that is not."""
+def _study(roster_digest: str, name: str, rounds: int) -> Study:
+    """Weight Erosion of a linear model."""
     return Study(
-        name="benchmark",
+        name=name,
         roster_digest=roster_digest,
         parameters=StudyParameters(dimension=dimension(_MODEL), clip_norm=4.0, least_contributors=3),
         rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
@@ -237,7 +225,7 @@ class IdleBenchmark(Benchmark):
 def benchmark_idle(past_studies: int, seconds: float, folder: Path | None = None) -> IdleBenchmark:
     """Count for so many seconds. Raises: Unavailable, when a process ends"""
     with scratch(folder) as place:
-        with ServersOnly(small_federation(_CONTRIBUTORS), place / "idle") as federation:
+        with ServersOnly(_federation(_CONTRIBUTORS), place / "idle") as federation:
             _create_and_end(federation, past_studies)
             federation.start_agent(_AGENT)
             time.sleep(_IDLE_SETTLED_S)
@@ -291,19 +279,14 @@ def _create_and_end(federation: RunningFederation, count: int) -> None:
         operator = roster.operator(side)
         client = ServerClient(side, operator, keys, CountingTransport(operator.name, context, ledger))
         for number in range(count):
-            study = _past_study(roster.digest(), number)
+            study = _study(roster.digest(), f"past-{number:03d}", 3)
+            end = StudyEnd(
+                study_digest=study.digest(),
+                state=StudyEndState.COMPLETED,
+                cause=EndCause.ALL_ROUNDS_DONE,
+                reason="done",
+            )
             client.create_study(sign(study, keys.name, keys.signing))
-            client.end(study.name, _end(study, keys.name, federation))
+            client.end(study.name, sign(end, keys.name, keys.signing))
         client.close()
     ledger.close()
-
-
-def _past_study(roster_digest: str, number: int) -> Study:
-    return small_study(roster_digest, 3).model_copy(update={"name": f"past-{number:03d}"})
-
-
-def _end(study: Study, requester: str, federation: RunningFederation) -> Signed[StudyEnd]:
-    end = StudyEnd(
-        study_digest=study.digest(), state=StudyEndState.COMPLETED, cause=EndCause.ALL_ROUNDS_DONE, reason="done"
-    )
-    return sign(end, requester, federation.parties.keys_of(requester).signing)

@@ -23,7 +23,7 @@ from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bench import meter
 from harness.bench.load_agents import CallTimes, Played, called
 from harness.bench.meter import Benchmark, Figures, facts, figures_table, scratch
-from harness.bench.processes import ServersOnly, counters
+from harness.bench.processes import ServersOnly
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import follow_study
 from harness.federation.learners import light_sites, light_study
@@ -143,7 +143,7 @@ class Held(ServersOnly):
 
     @property
     def logs(self) -> list[Path]:
-        """Both servers' standard output."""
+        """Files with the standard output of both servers."""
         return [self.running[name].log for name in OPERATOR_NAMES.values()]
 
     def sample(self, number: int) -> Sample:
@@ -180,7 +180,7 @@ class Held(ServersOnly):
         """Requests that the servers refused so far, by code."""
         counted: Counter[str] = Counter()
         for side in Side:
-            counted.update(dict(counters(self, side, "moiety_refusals_total", "code")))
+            counted.update({one.labels["code"]: int(one.value) for one in self.samples(side, "moiety_refusals_total")})
         return {code: count for code, count in counted.items() if count}
 
     def internal_errors(self) -> int:

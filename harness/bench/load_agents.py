@@ -6,7 +6,6 @@ OUT. Nothing is trained: updates come from :class:`LightLearner` in microseconds
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -26,7 +25,6 @@ from client_agent.net.ledger import Ledger
 from client_agent.net.transport import CountingTransport, tls_context
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
-from harness.bench import meter
 from harness.bench.meter import Figures
 from harness.federation.learners import light_learner
 from host.output_files import rewrite
@@ -50,9 +48,9 @@ class Calls:
     """The calls of a process's agents so far; any thread may note one."""
 
     def __init__(self) -> None:
+        self.milliseconds: dict[str, list[float]] = {}
+        self.failed: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._milliseconds: dict[str, list[float]] = {}
-        self._failed: Counter[str] = Counter()
         self._closed = False
 
     def note(self, purpose: str, seconds: float, failure: str | None) -> None:
@@ -62,22 +60,14 @@ class Calls:
             if self._closed:
                 return
             if failure is None:
-                self._milliseconds.setdefault(kind, []).append(round(_MILLISECONDS * seconds, 2))
+                self.milliseconds.setdefault(kind, []).append(round(_MILLISECONDS * seconds, 2))
             else:
-                self._failed[f"{kind}: {failure}"] += 1
+                self.failed[f"{kind}: {failure}"] += 1
 
     def close(self) -> None:
         """Note nothing more: calls that a stopped agent breaks off are no failures."""
         with self._lock:
             self._closed = True
-
-    @property
-    def milliseconds(self) -> dict[str, list[float]]:
-        return self._milliseconds
-
-    @property
-    def failed(self) -> dict[str, int]:
-        return dict(self._failed)
 
 
 def called(milliseconds: Sequence[Mapping[str, Sequence[float]]]) -> tuple[CallTimes, ...]:
@@ -153,8 +143,6 @@ class Played(Figures):
     milliseconds: dict[str, list[float]]
     failed: dict[str, int]
     problems: tuple[str, ...]
-    cpu_ns: int
-    peak_mb: float
 
 
 class Agents:
@@ -200,15 +188,9 @@ def main(folder: Path, out: Path, sites: Sequence[str]) -> None:
     agents = Agents(folder, sites)
     agents.start()
     ended.wait()
-    used_ns, peak_mb = meter.cpu_ns(os.getpid()), meter.peak_mb(os.getpid())
     agents.stop()
-    played = Played(
-        milliseconds=agents.calls.milliseconds,
-        failed=agents.calls.failed,
-        problems=tuple(agents.problems),
-        cpu_ns=used_ns,
-        peak_mb=peak_mb,
-    )
+    calls = agents.calls
+    played = Played(milliseconds=calls.milliseconds, failed=calls.failed, problems=tuple(agents.problems))
     rewrite(out, played.model_dump_json())
 
 

@@ -23,7 +23,6 @@ from client_agent.net.ledger import read_ledger
 from client_agent.site.events import RoundRecord
 from harness.bench.meter import Benchmark, Between, Figures, Gauge, between, facts, figures_table, scratch
 from harness.bench.peer_systems import FLOWER, NVFLARE, TENSEAL, Asked, flower_rounds, nvflare_rounds
-from harness.bench.processes import counters
 from harness.bench.synthetic import parameters_for
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import run_study
@@ -92,7 +91,7 @@ def our_rounds(asked: Asked, folder: Path) -> tuple[Between, float]:
         def show(records: tuple[RoundRecord, ...]) -> None:
             while len(ends) < len(records):
                 ends.append((time.monotonic(), time.time()))
-                sent.append(_between_servers(federation))
+                sent.append(sum(one.value for one in federation.samples(Side.A, "moiety_peer_bytes_total")))
 
         with Gauge(operators, agents) as gauge:
             run_study(federation, _study(federation, model, asked), show)
@@ -148,10 +147,6 @@ def _at_sockets(
         if begin_s <= entry.time_s <= end_s
     ]
     return float(sum(e.socket_sent_bytes for e in entries)), float(sum(e.socket_received_bytes for e in entries))
-
-
-def _between_servers(federation: RunningFederation) -> float:
-    return float(sum(count for _, count in counters(federation, Side.A, "moiety_peer_bytes_total", "kind")))
 
 
 _NOTHING: Final = "nothing: the server sees every client's model"

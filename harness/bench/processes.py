@@ -12,12 +12,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from harness.bench import meter
 from harness.engine.parties import OPERATOR_NAMES
@@ -54,14 +52,6 @@ class ServersOnly(RunningFederation):
 
     def cpu_ns(self) -> int:
         return sum(map(meter.cpu_ns, self.pids))
-
-
-def counters(federation: RunningFederation, side: Side, name: str, label: str) -> Iterator[tuple[str, int]]:
-    """The values of one of a server's metrics, with the label that tells them apart."""
-    for family in text_string_to_metric_families(federation.metrics(side)):
-        for sample in family.samples:
-            if sample.name == name:
-                yield sample.labels[label], int(sample.value)
 
 
 @dataclass

@@ -8,7 +8,7 @@ the next round are in stock. So ``distances`` holds one lock, sketch and product
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.learning.data import Examples, LocalData
 from harness.bench import meter
 from harness.bench.meter import BothServers, RoundBenchmark, ServerCpu, facts, scratch
-from harness.bench.processes import ServersOnly, counters
+from harness.bench.processes import ServersOnly
 from harness.bench.round_parties import KEPT_OPEN, ContributorProcess, Played, ScriptedRequester
 from harness.bench.synthetic import (
     Place,
@@ -29,7 +28,8 @@ from harness.bench.synthetic import (
     plain_average,
     update_of,
 )
-from harness.federation.processes import FederationSpec, SiteSpec
+from harness.federation.learners import light_sites
+from harness.federation.processes import FederationSpec
 from harness.warm import warm
 from protocol.errors import ProtocolViolation
 from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
@@ -219,13 +219,11 @@ def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, size: _Size) 
 
 def _sent_between(servers: ServersOnly) -> tuple[int, int]:
     """Bytes in both directions since the start: of masked sums, and of everything else."""
-    sent = list(counters(servers, Side.A, "moiety_peer_bytes_total", "kind"))
-    sums = sum(count for kind, count in sent if kind == _MASKED_SUM)
-    return sums, sum(count for _, count in sent) - sums
+    sent = servers.samples(Side.A, "moiety_peer_bytes_total")
+    sums = sum(int(one.value) for one in sent if one.labels["kind"] == _MASKED_SUM)
+    return sums, sum(int(one.value) for one in sent) - sums
 
 
 def _spec(sites: int) -> FederationSpec:
-    names: Sequence[str] = (_REQUESTER, *(f"site-{number}" for number in range(1, sites + 1)))
-    part = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-    data = LocalData(part, part)
-    return FederationSpec("bench", _REQUESTER, tuple(SiteSpec(name, data) for name in names), ports=(0, 0))
+    names = (_REQUESTER, *(f"site-{number}" for number in range(1, sites + 1)))
+    return FederationSpec("bench", _REQUESTER, light_sites(names), ports=(0, 0))

@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client.parser import text_string_to_metric_families
 
 from client_agent.net.ledger import LedgerEntry, read_ledger
 from client_agent.site import events
@@ -227,10 +226,11 @@ def measure(federation: RunningFederation, histories: Sequence[RunHistory], para
     contributors = [site.name for site in federation.spec.sites if site.name != federation.spec.requester]
     entries = [entry for name in contributors for entry in read_ledger(federation.ledger(name))]
     everybody = [*entries, *read_ledger(federation.ledger(federation.spec.requester))]
-    page = federation.metrics(Side.A)
-    count, seconds = _sample(page, "moiety_phase_seconds_count", "lock_to_release"), None
-    if count:
-        seconds = _sample(page, "moiety_phase_seconds_sum", "lock_to_release") / count
+    count, seconds = (
+        sum(one.value for one in federation.samples(Side.A, name) if one.labels["phase"] == "lock_to_release")
+        for name in ("moiety_phase_seconds_count", "moiety_phase_seconds_sum")
+    )
+    between_servers = sum(one.value for one in federation.samples(Side.A, "moiety_peer_bytes_total"))
     return Traffic(
         contributor_rounds=sum(len(record.took_part) for history in histories for record in history.rounds),
         parameters=parameters,
@@ -238,21 +238,11 @@ def measure(federation: RunningFederation, histories: Sequence[RunHistory], para
         down_bytes=sum(entry.socket_received_bytes for entry in entries),
         up_body_bytes=sum(entry.body_sent_bytes for entry in _for(entries, _CONTRIBUTION)),
         down_body_bytes=sum(entry.body_received_bytes for entry in _for(entries, _OUTPUT)),
-        between_servers_bytes=int(_sample(page, "moiety_peer_bytes_total")),
+        between_servers_bytes=int(between_servers),
         tls_versions=tuple(sorted({entry.tls_version for entry in everybody if entry.tls_version})),
-        lock_to_release_s=seconds,
+        lock_to_release_s=seconds / count if count else None,
     )
 
 
 def _for(entries: Sequence[LedgerEntry], purpose: str) -> list[LedgerEntry]:
     return [entry for entry in entries if entry.purpose == purpose]
-
-
-def _sample(page: str, name: str, phase: str | None = None) -> float:
-    """The sum of a metric's samples, of one phase if given."""
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-        if sample.name == name and (phase is None or sample.labels.get("phase") == phase)
-    )

@@ -26,6 +26,8 @@ from typing import Final, Self
 
 import httpx
 import trustme
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.study_file import FinishTable
@@ -349,6 +351,11 @@ class RunningFederation:
     def metrics(self, side: Side) -> str:
         with self._http() as http:
             return http.get(self.operations_url(side) + "/metrics").raise_for_status().text
+
+    def samples(self, side: Side, name: str) -> list[Sample]:
+        """Current samples of a server's metric, by their labels."""
+        families = text_string_to_metric_families(self.metrics(side))
+        return [sample for family in families for sample in family.samples if sample.name == name]
 
     def hand_in(self, study: Study, finish: FinishTable | None = None) -> None:
         """Queue a study at the requester's agent, as ``moiety study create`` does."""

@@ -22,10 +22,10 @@ import numpy as np
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive
 
-from client_agent.learning.data import Examples, LocalData
 from harness.federation.clocks import SteppedClock, VirtualClock, VirtualLoop
+from harness.federation.learners import light_sites
 from harness.federation.network import Carrier, Network, Slowly, Untroubled
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.federation.processes import FederationSpec, RunningFederation
 from host.clock import Clock
 from protocol.arithmetic.ring import derive
 from protocol.messages.control import Roster
@@ -352,9 +352,7 @@ class ServersInMemory(RunningFederation):
     """
 
     def __init__(self, folder: Path, sites: Sequence[str], network: Network | None = None) -> None:
-        nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-        specs = tuple(SiteSpec(name, LocalData(nothing, nothing)) for name in sites)
-        super().__init__(FederationSpec("attacked", sites[0], specs), folder)
+        super().__init__(FederationSpec("attacked", sites[0], light_sites(sites)), folder)
         operators = {side: self.roster.operator(side).name for side in Side}
         self.apps = AppsInMemory({side: self.config(operators[side]) for side in Side}, network=network)
         self.clock: Clock = self.apps.clock

@@ -74,7 +74,7 @@ def test_percentiles_of_calls() -> None:
 
 
 def played(problems: tuple[str, ...] = (), failed: dict[str, int] | None = None) -> Played:
-    return Played(milliseconds={"output": [5.0]}, failed=failed or {}, problems=problems, cpu_ns=10**6, peak_mb=100.0)
+    return Played(milliseconds={"output": [5.0]}, failed=failed or {}, problems=problems)
 
 
 def record(number: int, state: RoundEnd) -> RoundRecord:

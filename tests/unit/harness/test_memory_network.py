@@ -37,7 +37,7 @@ class Told:
 
 
 def carried(network: Network, requests: int = 1) -> tuple[list[bytes | type[Exception]], list[Arrived], float]:
-    """Send requests to an echo: the answers, the arrivals there in the end, and the time when all was over."""
+    """Carry requests to an echo: the answers, every arrival in the end, and when the last answer was there."""
     clock = VirtualClock()
     loop, carrier = VirtualLoop(clock), Carrier(network, clock)
     back: list[bytes | type[Exception]] = []
