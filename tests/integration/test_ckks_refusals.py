@@ -40,8 +40,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from tests.integration.test_server_refusals import problem
 from tests.integration.test_server_round import signed_outcome
-from tests.kit.processes import Federation
-from tests.kit.servers_in_memory import servers_in_memory
+from tests.kit.processes import Federation, servers_in_memory
 
 pytest.importorskip("tenseal")
 REQUESTER = "hospital-0"
