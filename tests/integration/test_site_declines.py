@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,8 +71,8 @@ class Lie:
 
     code: str
     says: str
-    mailed: dict[str, object] = field(default_factory=dict)
-    announced: dict[str, object] = field(default_factory=dict)
+    mailed: dict[str, Any] = field(default_factory=dict)
+    announced: dict[str, Any] = field(default_factory=dict)
     memory: SiteMemory = field(default_factory=SiteMemory)
 
 
