@@ -119,11 +119,7 @@ class Deployment:
         self._compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
     def container(self, service: str) -> str:
-        """The id, whether it runs or was killed."""
-        label = ("--filter", f"label=com.docker.compose.project={self.project}")
-        found = run("docker", "ps", "-aq", *label, "--filter", f"label=com.docker.compose.service={service}").split()
-        assert len(found) == 1, f"{service}: {found}"
-        return found[0]
+        return container_of(self.project, service)
 
     def inspect(self, service: str) -> dict:
         return json.loads(run("docker", "inspect", self.container(service)))[0]
@@ -146,6 +142,14 @@ class Deployment:
     def copy_state(self, service: str, to: Path) -> Path:
         run("docker", "cp", f"{self.container(service)}:{STATE}", str(to))
         return to
+
+
+def container_of(project: str, service: str) -> str:
+    """The id, whether it runs or was killed."""
+    label = ("--filter", f"label=com.docker.compose.project={project}")
+    found = run("docker", "ps", "-aq", *label, "--filter", f"label=com.docker.compose.service={service}").split()
+    assert len(found) == 1, f"{service}: {found}"
+    return found[0]
 
 
 def logs_of(container: str) -> str:

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.deploy.containers import attempt, logs_of, run
+from tests.deploy.containers import attempt, container_of, logs_of, run
 from tests.ports import more_free_ports
 
 USER = 10001
@@ -110,10 +110,7 @@ class Stranger:
 
     @property
     def container(self) -> str:
-        label = ("--filter", f"label=com.docker.compose.project={self._project}")
-        service = ("--filter", f"label=com.docker.compose.service={self._service}")
-        (found,) = run("docker", "ps", "-q", *label, *service).split()
-        return found
+        return container_of(self._project, self._service)
 
     def logs(self) -> str:
         return logs_of(self.container)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.prepare_demo import prepare
-from tests.deploy.containers import ROOT, attempt, build_images, compose_command, run, wait_until
+from tests.deploy.containers import ROOT, attempt, build_images, compose_command, container_of, run, wait_until
 from tests.documents.walk import Walk
 from tests.ports import more_free_ports
 
@@ -57,12 +57,7 @@ class Operator:
 
     @property
     def container(self) -> str:
-        label = ("--filter", f"label=com.docker.compose.project={self.project}")
-        found: list[str] = run(
-            "docker", "ps", "-q", *label, "--filter", "label=com.docker.compose.service=server"
-        ).split()
-        (only,) = found
-        return only
+        return container_of(self.project, "server")
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from tests.deploy.test_containers import (
     finished,
     health,
     in_whole_batches,
+    is_healthy,
 )
 from tests.kit.present import present
 from tests.ports import more_free_ports
@@ -193,10 +194,6 @@ def test_what_was_killed_comes_back(started: Started) -> None:
     for name in (*UPLOADS, *DRIVERS):
         run("docker", "start", several.container(name))
         wait_until(partial(is_healthy, several, name), f"{name} healthy", 120)
-
-
-def is_healthy(deployment: Deployment, name: str) -> bool:
-    return health(deployment, name) == "healthy"
 
 
 def test_no_log_holds_the_databases_password(started: Started) -> None:

@@ -76,14 +76,13 @@ def trained(
     data: Mapping[str, LocalData],
     policy: SitePolicy | None = None,
     *,
-    seed: int = 11,
     learner: Learners = torch_learner,
     **policies: SitePolicy,
 ) -> InMemoryFederation:
     """As ``in_memory``, with sites that train on their data in earnest, and demand nothing unless told."""
     asked = policy or SitePolicy(least_isolation=0.0)
     sites = tuple(SiteSpec(name, own, policies.get(name, asked)) for name, own in data.items())
-    made = FederationSpec("trained", sites[0].name, sites, seed=seed, ports=free_ports(), bootstrap_samples=0)
+    made = FederationSpec("trained", sites[0].name, sites, seed=11, ports=free_ports(), bootstrap_samples=0)
     return InMemoryFederation(made, folder, learner)
 
 

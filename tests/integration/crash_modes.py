@@ -46,7 +46,7 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
-from tests.integration.test_server_round import SITES as SERVERS_SITES
+from tests.integration.test_server_round import SITES as SCRIPTED
 from tests.integration.test_summary import POLICY as SUMMARY_POLICY
 from tests.integration.test_summary import put_tables, summary_study
 from tests.integration.wrong_tags import SITE as WRONG_SITE
@@ -394,7 +394,7 @@ MODES = {
     "tagged": _studies(_tagged, _opened_once),
     "wrong": _studies(_tagged, _wrong_site_known, opened=_with_wrong_tags),
     "absent": Mode(_with_absent, _kill_while_some_are_absent),
-    "tagged-servers": Mode(lambda folder: start_servers(folder, SERVERS_SITES, seed=5), _kill_a_tagged_server),
+    "tagged-servers": Mode(lambda folder: start_servers(folder, SCRIPTED, seed=5), _kill_a_tagged_server),
 }
 
 

@@ -177,7 +177,8 @@ def test_side_a_takes_no_more_from_its_peer_than_it_asked_for(script: Script, ca
 def test_a_masked_sum_without_an_end_stops_at_its_length(ca: Path) -> None:
     taken: list[int] = []
     bodies: list[Endless] = []
-    client = a_peer("https://b.invalid", ca, httpx.MockTransport(signed_endless_peer(bodies)))
+    peer = signed_endless_peer(bodies, SEALED_TYPE, DigestField.SEALED_HEAD)
+    client = a_peer("https://b.invalid", ca, httpx.MockTransport(peer))
 
     async def fetch() -> None:
         async for piece in client.stream("/v1/peer/x", "masked_sum", 3 * MEGABYTE):
@@ -189,7 +190,7 @@ def test_a_masked_sum_without_an_end_stops_at_its_length(ca: Path) -> None:
     assert bodies[0].taken_bytes == MEGABYTE
 
 
-def signed_endless_peer(bodies: list[Endless]) -> Handler:
+def signed_endless_peer(bodies: list[Endless], media_type: str, digest_field: DigestField) -> Handler:
     """The peer signs a head and sends something else without an end."""
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -197,13 +198,13 @@ def signed_endless_peer(bodies: list[Endless]) -> Handler:
         server = operator_keys(Side.B)
         signed = sign_answer(
             200,
-            SEALED_TYPE,
+            media_type,
             bytes(32),
             server.signing,
             server.key_id,
             created=1,
             request_signature=request.headers["signature"],
-            digest_field=DigestField.SEALED_HEAD,
+            digest_field=digest_field,
         )
         return httpx.Response(200, headers=list(signed), stream=bodies[-1])
 
@@ -213,17 +214,8 @@ def signed_endless_peer(bodies: list[Endless]) -> Handler:
 def test_an_answer_that_was_made_longer_on_its_way_is_no_refusal(ca: Path) -> None:
     """A refusal would burn the attempt: no signature is over a length, so the peer is asked again."""
     bodies: list[Endless] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        bodies.append(Endless())
-        server = operator_keys(Side.B)
-        stated = request.headers["signature"]
-        signed = sign_answer(
-            200, ANSWER_TYPE, bytes(32), server.signing, server.key_id, created=1, request_signature=stated
-        )
-        return httpx.Response(200, headers=list(signed), stream=bodies[-1])
-
-    client = a_peer("https://b.invalid", ca, httpx.MockTransport(answer))
+    peer = signed_endless_peer(bodies, ANSWER_TYPE, DigestField.CONTENT)
+    client = a_peer("https://b.invalid", ca, httpx.MockTransport(peer))
     with pytest.raises(PeerUnreachable, match="not over its signature"):
         asyncio.run(client.get("/v1/peer/x", "products"))
     assert bodies[0].taken_bytes < LITTLE

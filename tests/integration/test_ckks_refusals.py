@@ -16,7 +16,6 @@ from harness.attack.signed_client import opened
 from host.files import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.channel.commitment import commitment_to
-from protocol.channel.sealing import sealed_small_length
 from protocol.ckks.ciphertext import HEADER_BYTES, CkksParameters, Kind
 from protocol.ckks.scheme import Decryptor, Encryptor, Scheme, SecretKey
 from protocol.ckks.update import SiteChecks, SumChecks, average, body_header, contribution
@@ -24,7 +23,6 @@ from protocol.messages import paths
 from protocol.messages.bodies import ciphertext_parts
 from protocol.messages.control import (
     Announcement,
-    OutcomeCause,
     OutputHeader,
     Receipt,
     RoundState,
@@ -35,13 +33,10 @@ from protocol.messages.control import (
     StudyProtection,
     require_signatures,
 )
-from protocol.messages.letter import NOTICE_BYTES
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from tests.integration.test_server_refusals import problem
-from tests.integration.test_server_round import signed_outcome
-from tests.kit.processes import Federation
-from tests.kit.servers_in_memory import servers_in_memory
+from tests.kit.processes import Federation, servers_in_memory
 
 pytest.importorskip("tenseal")
 REQUESTER = "hospital-0"
@@ -120,19 +115,15 @@ def garbled(body: bytes) -> bytes:
     return body[: HEADER_BYTES + 64] + b"\xff" * (len(body) - HEADER_BYTES - 64)
 
 
+def lengthened(body: bytes) -> bytes:
+    return body + b"\0"
+
+
 @pytest.mark.parametrize(
     ("site", "sender", "side", "changed", "status", "code", "says"),
     [
         ("hospital-1", "hospital-1", Side.A, garbled, 400, "malformed_message", "not a ciphertext of this study"),
-        (
-            "hospital-1",
-            "hospital-1",
-            Side.A,
-            lambda body: body + b"\0",
-            400,
-            "malformed_message",
-            "after its last chunk",
-        ),
+        ("hospital-1", "hospital-1", Side.A, lengthened, 400, "malformed_message", "after its last chunk"),
         (EXTRA, EXTRA, Side.A, bytes, 403, "not_listed", "is not listed for round 1"),
         ("hospital-2", "hospital-1", Side.A, bytes, 403, "not_listed", "names 'hospital-2'"),
         ("hospital-1", "hospital-1", Side.B, bytes, 400, "malformed_message", "go to side A alone"),
@@ -176,20 +167,6 @@ def test_twice_the_same_has_one_receipt_and_another_one_is_refused(
 # --- and the others ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def too_few(federation: Federation) -> Iterator[Encrypting]:
-    """A round that closes with two contributors' ciphertexts; it waits while another test's round does."""
-    made = encrypting(federation, "too-few")
-    body = made.body(update(1))
-    announcement = made.announcement(1, closes_in_s=CLOSES_IN_S)
-    made.sites.announce(announcement)
-    for site in (REQUESTER, *CONTRIBUTORS[:2]):
-        assert made.put(site, made.sealed(site, announcement, body)).is_success
-    yield made
-    made.sites.close()
-
-
-@pytest.mark.usefixtures("too_few")
 def test_the_round_goes_on_with_the_others(federation: Federation) -> None:
     study = encrypting(federation, "going-on")
     try:
@@ -218,28 +195,6 @@ def test_the_round_goes_on_with_the_others(federation: Federation) -> None:
             study.sites.me.send(Side.B, "GET", study.sites.path(paths.OUTPUT, round=1)), 404, "unknown_resource"
         )
         assert "at side A alone" in detail
-    finally:
-        study.sites.close()
-
-
-def test_with_too_few_ciphertexts_both_servers_sign_the_skip(too_few: Encrypting) -> None:
-    for side in Side:
-        outcome = signed_outcome(too_few.sites, too_few.sites.wait_round(side, 1, RoundState.SKIPPED))
-        assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
-
-
-def test_once_all_have_declined_both_servers_sign_the_skip(federation: Federation) -> None:
-    """Long before the round's time."""
-    study = encrypting(federation, "all-declined")
-    try:
-        study.sites.announce(study.announcement(1))
-        letter = study.sites.path(paths.MAIL, topic="decline-1", recipient=REQUESTER)
-        for site in CONTRIBUTORS:
-            notice = secrets.token_bytes(sealed_small_length(NOTICE_BYTES))
-            study.sites.clients[site].ok(Side.A, "PUT", letter, notice)
-        for side in Side:
-            outcome = signed_outcome(study.sites, study.sites.wait_round(side, 1, RoundState.SKIPPED))
-            assert (outcome.cause, outcome.found) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 0)
     finally:
         study.sites.close()
 

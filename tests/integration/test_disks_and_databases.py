@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +10,13 @@ import pytest
 
 from client_agent.site.events import RoundEnd
 from harness.attack.scripted_requester import ScriptedRequester, make_study
+from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import light_study
 from protocol.messages.control import RuleName, RuleSpec
 from protocol.sharing import Side
 from tests.integration.agents import rounds_of, wait_for
 from tests.integration.crashes import REQUESTER, A, crash_federation, over, recorded
-from tests.integration.test_server_round import NUMERATORS, updates
+from tests.integration.test_server_round import NUMERATORS, expected_sum, updates
 from tests.integration.test_server_round import SITES as SCRIPTED
 from tests.kit.disk import fill, folder_on_disk, small_disk
 from tests.kit.postgres import running_cluster
@@ -26,49 +27,45 @@ _DISK_BYTES = 24 * 2**20
 _RESERVE_BYTES = 4 * 2**20
 
 
-@pytest.fixture(params=list(Side))
-def sites(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ScriptedRequester]:
-    """Both servers, one of them with its data on a disk of 24 MB."""
+@pytest.mark.parametrize("side", list(Side))
+def test_a_full_disk_refuses_and_recovers(tmp_path: Path, side: Side) -> None:
+    """One server has its data on a disk of 24 MB, full up to the reserve and in the next round to the last byte."""
     federation = prepare_servers(tmp_path, SCRIPTED, limits={"disk_reserve_bytes": _RESERVE_BYTES})
-    with small_disk(data_of(federation, request.param), _DISK_BYTES), running_servers(federation):
-        made = ScriptedRequester(federation, make_study(federation, _DIMENSION))
-        made.create()
-        yield made
-        made.close()
+    data = federation.folder / OPERATOR_NAMES[side] / "data"
+    with (
+        small_disk(data, _DISK_BYTES) as disk,
+        running_servers(federation),
+        closing(ScriptedRequester(federation, make_study(federation, _DIMENSION))) as sites,
+    ):
+        sites.create()
+        for number, leave_bytes in enumerate((_RESERVE_BYTES, 0), start=1):
+            refuses_and_recovers(sites, number, side, disk, leave_bytes)
 
 
-def data_of(federation: Federation, side: Side) -> Path:
-    return federation.folder / f"operator-{side.value}" / "data"
-
-
-@pytest.mark.parametrize("leave_bytes", [_RESERVE_BYTES, 0], ids=["reserve", "nothing"])
-def test_a_full_disk_refuses_and_recovers(
-    sites: ScriptedRequester, request: pytest.FixtureRequest, leave_bytes: int
+def refuses_and_recovers(
+    sites: ScriptedRequester[Federation], number: int, side: Side, disk: Path, leave_bytes: int
 ) -> None:
-    side = next(s for s in Side if (data_of(sites.federation, s)).is_mount())
-    disk = data_of(sites.federation, side)
-    announcement = sites.announcement(1)
+    announcement = sites.announcement(number)
     sites.announce(announcement)
-    x = updates(1, dimension=_DIMENSION)
+    x = updates(number, dimension=_DIMENSION)
     sealed = {site: sites.seal_contribution(site, x[site], announcement) for site in SCRIPTED}
-    receipts = sites.contribute(SCRIPTED[0], sealed[SCRIPTED[0]], 1)
-    path = sites.contribution_path(1)
+    receipts = sites.contribute(SCRIPTED[0], sealed[SCRIPTED[0]], number)
 
     filler = fill(disk, leave_bytes)
     before = sorted(p.name for p in (disk / "shares").iterdir())
     for site in SCRIPTED[1:3]:
-        answer = sites.clients[site].send(side, "PUT", path, sealed[site][side])
+        answer = sites.clients[site].send(side, "PUT", sites.contribution_path(number), sealed[site][side])
         assert answer.status_code == 507, (answer.status_code, answer.text)
         assert answer.json()["code"] == "storage_full"
     assert sorted(p.name for p in (disk / "shares").iterdir()) == before
     filler.unlink()
 
-    assert sites.contribute(SCRIPTED[0], sealed[SCRIPTED[0]], 1) == receipts
+    assert sites.contribute(SCRIPTED[0], sealed[SCRIPTED[0]], number) == receipts
     for site in SCRIPTED[1:]:
-        sites.contribute(site, sealed[site], 1)
-    sites.release(sites.measured(1, x[sites.requester], NUMERATORS))
-    sites.released(1)
-    assert np.array_equal(sites.output(SCRIPTED[1], 1), sum(x.values()))
+        sites.contribute(site, sealed[site], number)
+    sites.release(sites.measured(number, x[sites.requester], NUMERATORS))
+    sites.released(number)
+    assert np.array_equal(sites.output(SCRIPTED[1], number), expected_sum(x))
 
 
 _MANY_ROUNDS = 12

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_study
 from harness.federation.processes import write_secret
 from protocol.messages.control import RuleName, RuleSpec, Study, StudyState
-from tests.integration.agents import changed, final_model, finished, in_memory, rounds_of, run_to_end
+from tests.integration.agents import changed, final_model, finished, in_memory, rounds_of, run_to_end, wait_for
 from tests.kit.receivers import webhook_receiver
 
 # --- pauses -----------------------------------------------------------------------------------------------------------
@@ -144,21 +142,14 @@ def test_a_study_that_waits_is_told_to_people_and_keeps_nobody_waiting(tmp_path:
             running.start()
             running.hand_in(the_study(running, 3))
             running.until("the end for the others", finished(running, NAME, *SITES[:3]), within_s=20_000)
-            _real_wait(lambda: len(hook.taken) == 2)
+            wait_for("two calls of the webhook", lambda: len(hook.taken) == 2)
             assert {json.loads(body)["study"] for body, _ in hook.taken} == {NAME}
-            _real_wait(lambda: bool(read_notices(running.state("c3"))))
+            wait_for("the notice", lambda: bool(read_notices(running.state("c3"))))
             (sent,) = read_notices(running.state("c3"))
             assert (sent.study, sent.delivered_at_s) == (NAME, None)
             assert "the webhook answered 500" in sent.failure
     finally:
         stamina.set_testing(False)
-
-
-def _real_wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_requester_that_vanishes_before_its_first_round_pauses_the_study_and_can_begin_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, RuleSpec, SecondWeight, Study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
+from tests.integration.agents import changed
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 
@@ -112,10 +113,18 @@ def test_secure_and_plain_agree(case: Case) -> None:
     assert_the_requester_sees_the_same(plain, secure, of)
 
 
-@pytest.mark.parametrize("name", ["weight_erosion", "wfedavg"])
-def test_with_tags_secure_and_plain_agree_too(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("weight_erosion", {"tags": True}),
+        ("wfedavg", {"tags": True}),
+        ("weight_erosion", {"ring_bits": 48}),
+        ("fedavg_by_samples", {"ring_bits": 48}),
+    ],
+)
+def test_with_tags_or_in_a_small_ring_they_agree_too(name: str, changes: dict[str, object]) -> None:
     case = CASES[name]
-    of = study(case).model_copy(update={"tags": True})
+    of = changed(study(case), **changes)
     plain = run_plain(of, FEDERATION.sites, policy=case.policy)
     assert_twins(plain, run_protected(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer"), of)
 

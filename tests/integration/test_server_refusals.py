@@ -25,8 +25,7 @@ from protocol.messages.letter import NOTICE_BYTES
 from protocol.messages.paths import EVERY_SITE
 from protocol.sharing import Side
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
-from tests.kit.processes import Federation
-from tests.kit.servers_in_memory import servers_in_memory
+from tests.kit.processes import Federation, servers_in_memory
 
 EXTRA = "hospital-9"
 PROBLEM = "application/problem+json"

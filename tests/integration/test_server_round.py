@@ -31,8 +31,7 @@ from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from tests.kit.present import present
-from tests.kit.processes import Federation
-from tests.kit.servers_in_memory import servers_in_memory
+from tests.kit.processes import Federation, servers_in_memory
 
 SITES = ["hospital-0", "hospital-1", "hospital-2", "hospital-3"]
 D = 20

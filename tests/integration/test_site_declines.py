@@ -71,7 +71,7 @@ class Lie:
 
     code: str
     says: str
-    mailed: dict[str, object] = field(default_factory=dict)
+    mailed: dict[str, Any] = field(default_factory=dict)
     announced: dict[str, Any] = field(default_factory=dict)
     memory: SiteMemory = field(default_factory=SiteMemory)
 

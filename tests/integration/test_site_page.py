@@ -14,8 +14,7 @@ import pytest
 from client_agent.net.ledger import Ledger, LedgerEntry
 from client_agent.site.events import METRICS, Absence, Absent, RoundEnd, RoundRecord, append_record, site_values
 from client_agent.study.approval import approval_of
-from tests.kit.browser import chromium
-from tests.kit.pictures import looked_at
+from tests.kit.browser import chromium, looked_at
 from tests.kit.present import present
 from tests.unit.client_agent.federation import REQUESTER
 from tests.unit.client_agent.test_page import STUDY, as_requester, config, journal

@@ -1,8 +1,7 @@
-"""Studies whose shares are modulo 2^48: over both servers, by ranges, and in one process against their plain twins."""
+"""Studies whose shares are modulo 2^48 over both servers (``test_rules_secure_equals_plain.py``: plain twins)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from client_agent.site.events import RoundEnd
-from harness.datasets.bundled import breast_cancer_five_hospitals
-from harness.demo.studies import study_of
 from harness.federation.learners import EROSION, light_study
 from protocol.messages.control import RuleName, RuleSpec, ShareKind
 from protocol.messages.purpose import StudyProtection
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
 from tests.integration.agents import changed, final_model, in_memory, run_to_end
-from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
-from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
 
 SITES = ("requester", "c1", "c2", "c3")
 SKETCHED = 2500
@@ -67,20 +62,6 @@ def test_over_both_servers_it_is_the_study_of_64_bits_up_to_rounding(
         return
     for ours, theirs in zip(at_48, at_64, strict=True):
         assert all(abs(ours[site] - theirs[site]) < 1e-3 for site in ours)
-
-
-@pytest.mark.parametrize("rule", [RuleName.WEIGHT_EROSION, RuleName.FEDAVG_BY_SAMPLES])
-def test_the_secure_run_equals_the_plain_one_up_to_the_derived_bound(rule: RuleName) -> None:
-    federation = breast_cancer_five_hospitals(0)
-    study = study_of(replace(LONG_BREAST_CANCER, rounds=4), federation, rule, "0" * 64, 0)
-    grid = {"weight_grid": 2} if rule.self_weighted else {}
-    study = changed(study, ring_bits=48, **grid)
-    plain = run_plain(study, federation.sites)
-    secure = run_protected(study, federation.sites, correlation_source="dealer")
-    assert [r.took_part for r in secure.rounds] == [r.took_part for r in plain.rounds]
-    assert [r.handed_out for r in secure.rounds] == [r.handed_out for r in plain.rounds]
-    difference = np.linalg.norm(secure.final_model - plain.final_model)
-    assert 0 < difference <= bound_of_run(plain, study, federation.sites)
 
 
 def test_the_ring_is_in_a_studys_bytes_only_where_it_is_small() -> None:

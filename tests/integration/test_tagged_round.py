@@ -16,17 +16,9 @@ from protocol.messages import paths
 from protocol.messages.control import Go, OutcomeCause, RoundState, Signed, TagShares, sign
 from protocol.sharing import Side
 from protocol.tags import wrong_tags
-from tests.integration.tagged import (
-    finish,
-    require_sum,
-    signed_end,
-    tagged_sites,
-    to_committed,
-    to_measured,
-)
+from tests.integration.tagged import finish, require_sum, signed_end, tagged_sites, to_committed, to_measured
 from tests.integration.test_server_round import SITES
-from tests.kit.processes import Federation
-from tests.kit.servers_in_memory import servers_in_memory
+from tests.kit.processes import Federation, servers_in_memory
 
 STUDIES = itertools.count()
 ROUNDS = pytest.mark.parametrize("number", [1, 2], ids=["odd", "even"])

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,25 @@ from tests.integration.agents import final_model, finished, in_memory, party_of,
 SITES = ("requester", "c1", "c2", "c3")
 DIMENSION = 10 * 2**15 + 5
 PART = 2**18 + 16
+Run = tuple[str, dict[str, list[LedgerEntry]]]
 
 
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def small_parts() -> Iterator[None]:
     """A chunk a part, so that a vector of 2.6 MB has eleven."""
-    monkeypatch.setattr(server_client, "LARGE_BYTES", PART)
-    monkeypatch.setattr(upload_parts, "CHUNKS_OF_A_PART", 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(server_client, "LARGE_BYTES", PART)
+        patched.setattr(upload_parts, "CHUNKS_OF_A_PART", 1)
+        yield
 
 
-def run(folder: Path) -> tuple[str, dict[str, list[LedgerEntry]]]:
+@pytest.fixture(scope="module")
+def unbroken(small_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The study when nothing breaks."""
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+def run(folder: Path) -> Run:
     """A study of two rounds: the model that all have, and every site's exchanges about contributions."""
     with in_memory(folder) as running:
         study = light_study(running.parties, "large", RuleSpec(name=RuleName.FEDAVG), rounds=2, dimension=DIMENSION)
@@ -55,13 +64,15 @@ def parts_of(entries: list[LedgerEntry]) -> list[LedgerEntry]:
     return [one for one in entries if one.purpose == "contribution part"]
 
 
-def test_parts_make_the_same_study_and_a_broken_upload_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, unbroken = run(tmp_path / "whole")
+def test_parts_make_the_same_study_and_a_broken_upload_goes_on(
+    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, entries = unbroken
     # the vector goes to one server in each round, the seed to the other in one request
     expected = -(-8 * DIMENSION // PART)
     for site in SITES:
-        assert 2 * expected <= len(parts_of(unbroken[site])) <= 2 * (expected + 1)
-        assert all(one.body_sent_bytes < PART + 8192 for one in parts_of(unbroken[site]))
+        assert 2 * expected <= len(parts_of(entries[site])) <= 2 * (expected + 1)
+        assert all(one.body_sent_bytes < PART + 8192 for one in parts_of(entries[site]))
     sent: Counter[str] = Counter()
     send = ServerClient._send
 
@@ -77,21 +88,21 @@ def test_parts_make_the_same_study_and_a_broken_upload_goes_on(tmp_path: Path, m
     again, broken = run(tmp_path / "broken")
     assert again == whole
     for site in SITES:
-        assert sent[site] == len(parts_of(unbroken[site])) + 2  # two tries never left
-        assert len(parts_of(broken[site])) == len(parts_of(unbroken[site]))
+        assert sent[site] == len(parts_of(entries[site])) + 2  # two tries never left
+        assert len(parts_of(broken[site])) == len(parts_of(entries[site]))
         assert sum(one.body_sent_bytes for one in parts_of(broken[site])) == sum(
-            one.body_sent_bytes for one in parts_of(unbroken[site])
+            one.body_sent_bytes for one in parts_of(entries[site])
         )
 
 
 def test_a_disk_that_loses_what_it_was_given_alters_no_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unbroken: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Bytes that a server could not store are sent again, and no receipt is signed over a file with holes.
 
     In the same study another process sweeps parts away while they are put together.
     """
-    whole, _ = run(tmp_path / "whole")
+    whole, _ = unbroken
     sync, asked, lost = os.fdatasync, Counter[str](), list[str]()
 
     def loses(handle: int) -> None:

@@ -27,6 +27,7 @@ from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import Learners, light_sites
 from harness.federation.processes import FederationSpec, Forked, Running, RunningFederation, one_thread, toml_lines
+from harness.federation.server_apps import AppsInMemory
 from host.clock import SYSTEM, Clock
 from protocol.messages.control import Roster
 from protocol.roster.keyfile import PartyKeys
@@ -224,6 +225,20 @@ def start_servers(
     limits: dict[str, Any] | None = None,
 ) -> AbstractContextManager[Federation]:
     return running_servers(prepare_servers(folder, sites, requester=requester, seed=seed, limits=limits))
+
+
+@contextmanager
+def servers_in_memory(
+    folder: Path, sites: Sequence[str], *, seed: int | None = None, limits: dict[str, Any] | None = None
+) -> Iterator[Federation]:
+    """As ``start_servers``, in this process and on a clock of their own, for a test that speaks for the sites."""
+    federation = prepare_servers(folder, sites, seed=seed, limits=limits)
+    apps = AppsInMemory({side: federation.servers[side].config for side in Side})
+    try:
+        federation.clock, federation.connect = apps.clock, apps.transport
+        yield federation
+    finally:
+        apps.stop()
 
 
 def set_limits(config: Path, limits: Mapping[str, object], forwarded_by: Sequence[str] = ()) -> None:
