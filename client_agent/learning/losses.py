@@ -145,7 +145,7 @@ def weighted_cross_entropy(labels: NDArray[np.int64]) -> Loss:
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
         logits = model(batch.X)
-        weights = nn.functional.pad(present.to(logits.device), (0, logits.shape[1] - len(present)))
+        weights = nn.functional.pad(present.to(logits), (0, logits.shape[1] - len(present)))
         return nn.functional.cross_entropy(logits, batch.y, weight=weights)
 
     return loss

@@ -161,7 +161,7 @@ def run_simulation(
     histories = []
     with one_thread():
         for seed in options.seeds or (table.seed or 0,):
-            histories.append(_run(options, table, source, seed, Conditions(erosion, plugin=plugin)))
+            histories.append(_run(options, table, source, seed, Conditions(erosion, plugin=plugin, finish=table.finish)))
             show(histories[-1])
     metric = _metric_of(histories[-1], table)
     return SimulationResult(

@@ -10,7 +10,7 @@ import torch
 
 from client_agent.learning.data import Examples
 from client_agent.learning.local_finish import PULLS, LocalFinish, _batch
-from client_agent.learning.losses import BuiltIn, Loss, cross_entropy
+from client_agent.learning.losses import BuiltIn, Loss, cross_entropy, weighted_cross_entropy
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.study_file import FinishTable
 from client_agent.learning.trainer import train_round
@@ -61,6 +61,15 @@ def test_the_finished_model_is_the_minimum() -> None:
     value = value + ended.pull / 2 * (x - torch.from_numpy(start.astype(np.float64))).square().sum()
     value.backward()
     assert float(present(x.grad).norm()) < 1e-5
+
+
+def test_classes_weigh_in_a_finish_as_in_training() -> None:
+    """The finish is computed in float64, the weights of classes are float32."""
+    data = sample(60, 1)
+    loss = weighted_cross_entropy(np.concatenate([data.y, np.zeros(60, np.int64)]))
+    ended = LocalFinish(build_model(MODEL, 1), loss, 0.0, data, sample(40, 2)).run(fitted(sample(500, 3)))
+    assert ended.vector.dtype == np.float32
+    assert np.isfinite(ended.vector).all()
 
 
 @pytest.mark.parametrize("pull", [1.0, 0.1, 0.03])

@@ -77,6 +77,15 @@ def test_same_round_is_for_plain_runs_only(tmp_path: Path) -> None:
         run_simulation(options(study_file(tmp_path, erosion="same_round"), Protection.SECURE))
 
 
+def test_a_study_with_a_finish_finishes_the_requesters_model(tmp_path: Path) -> None:
+    file = study_file(tmp_path)
+    file.write_text(file.read_text() + '[finish]\nchoose = "held_out"\nheld_out = 0.2\n')
+    for protection in (Protection.PLAIN, Protection.SECURE):
+        for run in run_simulation(options(file, protection)).runs:
+            assert "local finish" in run.reason
+            assert (run.released_rounds, len(run.accuracy_by_round)) == (2, 3)
+
+
 def test_data_from_folders(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     for name in ("clinic", "north", "south", "west"):
