@@ -158,10 +158,11 @@ def run_simulation(
     source, table = file.source, checked_study_table(file.tables, file.source)
     plugin = None if options.site_plugin is None else load_plugin(options.site_plugin)
     erosion = require_plain_for_same_round(table, options.protection, source)
+    conditions = Conditions(erosion, plugin=plugin, finish=table.finish)
     histories = []
     with one_thread():
         for seed in options.seeds or (table.seed or 0,):
-            histories.append(_run(options, table, source, seed, Conditions(erosion, plugin=plugin, finish=table.finish)))
+            histories.append(_run(options, table, source, seed, conditions))
             show(histories[-1])
     metric = _metric_of(histories[-1], table)
     return SimulationResult(
