@@ -155,7 +155,8 @@ class Servers:
 
     view_shown: StudyView
 
-    def __init__(self, _: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
         self.clients, self.is_requester = dict.fromkeys(Side, self), True
 
     def __enter__(self) -> Servers:

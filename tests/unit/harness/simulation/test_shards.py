@@ -316,7 +316,10 @@ DATASETS = {"hospitals": hospitals}
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_begin_ends_the_others_after_their_round(tmp_path: Path) -> None:
+def test_a_run_that_cannot_begin_ends_the_others_after_their_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("host.extensions._files", {})
     (tmp_path / "refusing.py").write_text(REFUSING)
     load_plugins([tmp_path / "refusing.py"])
     text = case_text(variant("local"), rounds=20_000, data="refusing:hospitals", case="seeds = [0, 1]")
