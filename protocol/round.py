@@ -15,9 +15,9 @@ Read it from top to bottom, or run it: ``python -m protocol.round`` prints most 
 The two servers do not collude; one of them may deviate. Any site may deviate, the requester too. A deviating server can
 make a check fail; add any constant to its share of a distance, which changes the next weights or stops the round; or
 change the sum within the bound of step 7. With a site's help, which knows both its shares and so the opened check
-values, it can make that site's check pass. Of an update it learns, from what the requester does next, two bits a site
-and round: whether the site is in the sum, and whether it is on the next list; besides whether round and study go on
-(section 8, docs/threat_model.md).
+values, it can make that site's check pass. Of an update it learns, from what the requester does next, at most two bits
+a site and round: whether the site is in the sum, and whether it is on the next list; besides whether round and study
+go on (section 8, docs/threat_model.md).
 
     g_i, g_0    update of site i and of the requester, D reals, clipped to length C
     w_i         weight of site i: numerator / grid, handed out by the requester; the requester's own is 1
@@ -26,9 +26,10 @@ and round: whether the site is in the sum, and whether it is on the next list; b
     k           2048, below D: ||Sx||^2 / 4 estimates ||x||^2, a distance to 1 / sqrt(2 k) = 1.6 % (standard deviation)
     x_A, x_B    the servers' shares of x = x_A + x_B
 
-Every number is computed by the functions that servers and agents call. Left out are signatures, sealing, chunks and
-storage (sections 3, 14), the check of each share against its commitment, the messages of the coin toss, the policy of
-sites and their check of the evidence for a release (section 9), the servers' check of the release set, and tags.
+Steps call the functions that servers and agents call; written out here are a query's two shares, the requester's
+clipped norm and the release set. Left out are signatures, sealing, receipts, chunks and storage (sections 3, 14), the
+check of each share against its commitment, the messages of the coin toss, the policy of sites and their check of the
+evidence for a release (section 9), the servers' check of the release set, and tags (section 15).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,11 @@ _SAMPLES: Final = 100
 _DIGEST: Final = "0" * 64
 """Stands for the digests of a study, a model and a weight list, which this example does not have."""
 
+Vectors: TypeAlias = Mapping[Side, Sequence[Ring]]
+"""At each server one vector an agreed site, in their order."""
+Queries: TypeAlias = Mapping[Side, Mapping[str, Ring]]
+Openings: TypeAlias = Mapping[Side, Sequence[measurement.OpeningShare]]
+
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
@@ -99,9 +105,9 @@ class Transcript:
     contributions: Mapping[str, Contribution] = field(repr=False)
     agreed: AgreedSet
     challenge: bytes
-    queries: Mapping[Side, Mapping[str, Ring]] = field(repr=False)
-    sketches: Mapping[Side, Sequence[Ring]] = field(repr=False)
-    masked_factors: Mapping[Side, Sequence[Ring]] = field(repr=False)
+    queries: Queries = field(repr=False)
+    sketches: Vectors = field(repr=False)
+    masked_factors: Vectors = field(repr=False)
     opened: tuple[measurement.OpenedSite, ...]
     released: tuple[str, ...]
     masked_sum: Ring = field(repr=False)
@@ -198,9 +204,7 @@ def lock(
 # --- 3 the requester --------------------------------------------------------------------------------------------------
 
 
-def ask(
-    challenge: bytes, agreed: AgreedSet, own_encoded: Ring, numerators: Mapping[str, int], rand: bytes
-) -> Mapping[Side, Mapping[str, Ring]]:
+def ask(challenge: bytes, agreed: AgreedSet, own_encoded: Ring, numerators: Mapping[str, int], rand: bytes) -> Queries:
     """Secret-share w_i S g_0 for every agreed contributor i.
 
     Site i's sketch is of w_i g_i, and servers do not know w_i: so the requester scales its own sketch by w_i, and
@@ -223,16 +227,8 @@ def ask(
 
 
 def measure(
-    challenge: bytes,
-    agreed: AgreedSet,
-    contributions: Mapping[str, Contribution],
-    queries: Mapping[Side, Mapping[str, Ring]],
-    seed: bytes,
-) -> tuple[
-    Mapping[Side, Sequence[Ring]],
-    Mapping[Side, Sequence[Ring]],
-    Mapping[Side, Sequence[measurement.OpeningShare]],
-]:
+    challenge: bytes, agreed: AgreedSet, contributions: Mapping[str, Contribution], queries: Queries, seed: bytes
+) -> tuple[Vectors, Vectors, Openings]:
     """Sketch every share, multiply by correlations from oblivious transfer, re-randomise the results.
 
     d = w_i S g_i - w_i S g_0 is shared as d_A + d_B. Each server squares its own share; the rest of d's square is twice
@@ -276,21 +272,17 @@ def measure(
 
 
 def judge(
-    openings: Mapping[Side, Sequence[measurement.OpeningShare]],
-    own_norm: float,
-    numerators: Mapping[str, int],
-    rule: RoundRule,
-    least_contributors: int,
+    openings: Openings, own_norm: float, numerators: Mapping[str, int], rule: RoundRule, least_contributors: int
 ) -> tuple[tuple[measurement.OpenedSite, ...], Measured]:
     """Add both servers' shares; release who is in range and no farther away than a clipped update can be.
 
-    The requester names one release set a round, which holds itself: servers refuse a second one, one without it, and
+    The requester names one release set a round, with itself in it: servers refuse a second one, one without it, and
     one with fewer contributors than it announced. So it names none where its own update fails, or too few pass.
 
-    Reveals:  to the requester, always whether a site is in range. Of an honest contributor besides its distance from
-              the point that was asked about: from g_0 if the requester is honest; a dishonest one may ask about any
-              point, another one for each site. Of an update out of range how large its 40 projections are, about; the
-              requester could also open its distance, but ``open_all`` does not
+    Reveals:  to the requester, of every site the range check's result. Of an honest contributor besides its distance
+              from the point asked about: g_0 if the requester is honest; it may be any, another one for each site.
+              Of an update out of range also about how large its 40 projections are; the requester could also open
+              its distance, but ``open_all`` does not
     Raises:   ProtocolViolation, when there is nothing to release, or a distance is impossible: then a server deviated
     """
     opened = measurement.open_all(openings[Side.A], openings[Side.B], numerators, PARAMETERS)
