@@ -118,7 +118,14 @@ def test_a_wrong_contribution_is_left_out_if_enough_others_stay(run_with, deviat
         run_with(CONTRIBUTORS[0], deviate, 3)
 
 
-@pytest.mark.parametrize("deviate", [partial(_lengthen, 12), _commit_twice], ids=["out of range", "committed to twice"])
-def test_no_round_goes_on_without_the_requester(run_with, deviate) -> None:
-    with pytest.raises(ProtocolViolation):
+@pytest.mark.parametrize(
+    ("deviate", "refused"),
+    [
+        (partial(_lengthen, 40), f"nothing is released: failed checks are {REQUESTER}$"),
+        (_commit_twice, "the round is skipped"),
+    ],
+    ids=["out of range", "committed to twice"],
+)
+def test_no_round_goes_on_without_the_requester(run_with, deviate, refused) -> None:
+    with pytest.raises(ProtocolViolation, match=refused):
         run_with(REQUESTER, deviate, 2)
