@@ -1,9 +1,8 @@
 """The sum that a round releases: the servers' chunks, and the agents' opening of them (docs/protocol.md 9).
 
-y_A and y_B are each server's sum of its shares. The masking side, A in odd rounds and B in even ones, draws a fresh
-seed t and sends its sum less PRG(t) to the other, which adds its own; agents get that vector from one server and t from
-the other. A stands for the masking side below. Everything works on chunks, so that no server has a whole vector in
-memory.
+Each server sums its shares. The masking side M, server A in odd rounds and B in even ones, draws a fresh seed t and
+sends its sum less PRG(t) to the other, which adds its own; agents get that vector from the other and t from M.
+Everything works on chunks, so that no server has a whole vector in memory.
 
 Integrity tags are further elements after the model's coordinates. Servers add them like any other;
 agents open them with :func:`open_output_chunk`, which puts no bound on them.
@@ -21,7 +20,7 @@ from protocol.arithmetic import kernels
 from protocol.arithmetic.ring import Ring, Signed, Usage, expand, expand_into, lifted, to_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits, StudyParameters
-from protocol.sharing import ChunkSource, Side, seed_side
+from protocol.sharing import ChunkSource, Side, round_seed_side
 
 _BOUND_MEASURED = 3
 _BOUND_UNMEASURED = 5
@@ -33,7 +32,7 @@ def masking_side(round_number: int) -> Side:
     """Return the side that draws the mask's seed t and serves it; the other serves the vector. Sides alternate by
     round.
     """
-    return seed_side(round_number)
+    return round_seed_side(round_number)
 
 
 def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int) -> Ring:
@@ -48,14 +47,14 @@ def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int) -> Ring:
     return total
 
 
-def masked_sum_chunk(sum_a: Ring, t_seed: bytes, start: int) -> Ring:
-    """Server A: y_A - PRG(t), for B.
+def masked_sum_chunk(sum_m: Ring, t_seed: bytes, start: int) -> Ring:
+    """M: its sum less PRG(t), for the other server.
 
     Requires: ``t_seed`` fresh for this release
-    Reveals:  a uniform chunk to B
+    Reveals:  a uniform chunk to the other server
     """
-    out = np.empty_like(sum_a)
-    kernels.mask(sum_a, expand(t_seed, Usage.OUTPUT_MASK, sum_a.size, start=start), out)
+    out = np.empty_like(sum_m)
+    kernels.mask(sum_m, expand(t_seed, Usage.OUTPUT_MASK, sum_m.size, start=start), out)
     return out
 
 
@@ -76,18 +75,18 @@ def mask_source(t_seed: bytes) -> ChunkSource:
     return lambda start, stop: expand(t_seed, Usage.OUTPUT_MASK, stop - start, start=start)
 
 
-def combine_chunk(masked: Ring, sum_b: Ring) -> Ring:
-    """Server B: the vector half of the output, y_A + y_B - PRG(t).
+def combine_chunk(masked: Ring, own_sum: Ring) -> Ring:
+    """The other server: the vector half of the output, both sums less PRG(t).
 
     Raises:   ProtocolViolation, when the chunks differ in length
     """
     total = masked.copy()
-    kernels.add_into(total, sum_b)
+    kernels.add_into(total, own_sum)
     return total
 
 
 def open_output_chunk(vector_chunk: Ring, t_seed: bytes | None, start: int) -> Ring:
-    """Agent: y_A + y_B from both halves of the output, not checked against any bound.
+    """Agent: the sum of all shares from both halves of the output, not checked against any bound.
 
     ``t_seed`` is None where the mask has been taken off already, as where tags are checked.
     """

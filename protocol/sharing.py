@@ -62,7 +62,7 @@ def vector_side(place_in_roster: int) -> Side:
     return Side.A if place_in_roster % 2 == 0 else Side.B
 
 
-def seed_side(round_number: int) -> Side:
+def round_seed_side(round_number: int) -> Side:
     """The server that has the seed of what is shared once per round: A in odd rounds, B in even ones."""
     return Side.A if round_number % 2 else Side.B
 

@@ -80,7 +80,7 @@ from protocol.messages.peer import MaskedSumHeader
 from protocol.mpc.measurement import OpeningShare, value_count
 from protocol.parameters import RANGE_PROJECTIONS, WORD_BITS, RingBits
 from protocol.release import masking_side
-from protocol.sharing import Side, seed_side, vector_side
+from protocol.sharing import Side, round_seed_side, vector_side
 
 H = TypeVar("H", bound=Message)
 
@@ -283,7 +283,7 @@ class Queries:
         return most_body_bytes(ELEMENT_BYTES * self.length * len(self.targets))
 
     def header(self, round_number: int) -> QueryHeader:
-        seeded = seed_side(round_number) is self.side
+        seeded = round_seed_side(round_number) is self.side
         return QueryHeader(
             transcript_digest=self.transcript_digest,
             side=self.side,

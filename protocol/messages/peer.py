@@ -117,7 +117,7 @@ class HandOver(Message):
 
 
 class MaskedSumHeader(Message):
-    """y_A - PRG(t), the masking side's sum, streamed behind the header: 8 D bytes, or 6 D of ``vector48``."""
+    """The masking side's sum less PRG(t), streamed behind the header: 8 D bytes, or 6 D of ``vector48``."""
 
     KIND: ClassVar[str] = "masked_sum"
     release_digest: Digest

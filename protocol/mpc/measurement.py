@@ -4,21 +4,23 @@ With d = S x_i - w_i S g_0 shared as d_A + d_B, ||d||^2 = ||d_A||^2 + ||d_B||^2 
 product. Only the requester opens it.
 
     opens            about whom              own factor of A      of B           share of the quantity
-    distances        every contributor       d_A                  d_B            ||d_side||^2 + 2 z_side
+    distances        every contributor       d_A                  d_B            ||d_side||^2 + 2 p_side
     norms            every contributor       the same, with a zero query
     pairs            all pairs of sites      (x_i - x_j)_A        (x_i - x_j)_B  as above
-    inner_products   every contributor       (q_A, x_A)           (x_B, q_B)     <q_side, x_side> + z_side
+    inner_products   every contributor       (q_A, x_A)           (x_B, q_B)     <q_side, x_side> + p_side
 
-z is this side's share of the product. Pairs as differences take n (n - 1) / 2 products; the entries of the two
+p_side is this side's share of the product. Pairs as differences take n (n - 1) / 2 products; the entries of the two
 matrices' product, from which the same distances follow, would take n^2 (docs/adr/0011).
 
 A *quantity* is what a round opens about a site besides its range check: a distance, a norm, an inner product, or the
 distances of pairs. Here "site" includes the requester, whose update is checked like any other.
 
-1. :func:`prepare_all`, for every site: its range-check factors and those of its quantities.
-2. :func:`masked`: sent to the peer.
-3. :func:`opening_share`: with the peer's masked vector, this side's refreshed shares, sealed to the requester.
-4. :func:`open_all`: the requester adds both sides' shares.
+In this order:
+
+    prepare_all      for every site its range-check factors and those of its quantities
+    masked           sent to the peer
+    opening_share    with the peer's masked vector, this side's refreshed shares, sealed to the requester
+    open_all         the requester adds both sides' shares
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def open_distance(share_a: int, share_b: int, numerator: int, parameters: StudyP
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """One side's part of one product: the quantity's share is ``local + times * z``, z the product's share."""
+    """One side's part of one product: the quantity's share is ``local + times * p``, p the product's share."""
 
     own: Ring = field(repr=False)
     local: int = field(repr=False)
@@ -232,7 +234,7 @@ def prepare_all(
     parameters: StudyParameters,
     opens: Needs = Needs.DISTANCES,
 ) -> list[Operands]:
-    """Step 1, local, for all sites of a round, in their order.
+    """Compute this side's factors, locally, for all sites of a round, in their order.
 
     Raises:   MalformedMessage
     """
@@ -254,7 +256,7 @@ def operand_vector(operands: Operands) -> Ring:
 
 
 def masked(operands: Operands, half: CorrelationHalf) -> Ring:
-    """Step 2: the masked factors, for the peer.
+    """The masked factors, for the peer.
 
     Shapes:   -> uint64[sum(lengths)], ring 2^64
     Consumes: one correlation of the operands' lengths
@@ -274,7 +276,7 @@ def opening_share(
     context: str,
     parameters: StudyParameters,
 ) -> OpeningShare:
-    """Step 3: this side's shares for the requester, refreshed with the servers' zero sharing.
+    """This side's shares for the requester, refreshed with the servers' zero sharing.
 
     Requires: ``context`` names study, round and attempt, and is the same at both servers
     Reveals:  nothing until the requester adds the other side's
@@ -287,7 +289,7 @@ def opening_share(
         zero = np.negative(zero)
     range_shares = sketch.range_check_shares(side, operands.range_operand, products[-RANGE_PROJECTIONS:], parameters)
     refreshed = sketch.cut(range_shares + zero[-RANGE_PROJECTIONS:], parameters)
-    shares = [factor.share(int(z)) for factor, z in zip(operands.factors, products, strict=False)]
+    shares = [factor.share(int(p)) for factor, p in zip(operands.factors, products, strict=False)]
     values = np.array(shares, dtype=np.uint64) + zero[: len(shares)]
     return OpeningShare(operands.site, refreshed, values)
 
@@ -299,9 +301,10 @@ def open_all(
     parameters: StudyParameters,
     opens: Needs = Needs.DISTANCES,
 ) -> tuple[OpenedSite, ...]:
-    """Step 4, at the requester: which sites pass, and what else is opened about those that do.
+    """Add both sides' shares, at the requester: which sites pass, and what else is opened about those that do.
 
-    Reveals:  to the requester, for an honest site, what ``opens`` says and nothing else
+    Reveals:  to the requester of every site the range check's result, which says how large its projections are if it
+              fails; of an honest site besides what ``opens`` says and nothing else
     Raises:   MalformedMessage, when the shares do not belong together; ProtocolViolation, when a distance is
               impossible
     """

@@ -9,9 +9,9 @@ The range check, that random projections of the sketch are small. Why: in Z_{2^6
 use multiples of 2^32, and keep its squared distance small while it wrecks the sum. This stops wrap-around; it is not a
 norm bound.
 
-For every projection y = <r, Sx>, shared as y = a + b, A adds 2^(h-1) to a; u = top bits of A's value, v = top bits
-of -b. Then w = u - v mod 2^(64-h) is 0 or 1 whenever |y| < 2^(h-1), never when |y| > 1.5 * 2^h, and in between as the
-shares fall. The requester opens m = w (w - 1), which is zero exactly when w is 0 or 1. With [u v] a share of u v:
+For every projection s = <r, Sx>, shared as s = s_A + s_B, A adds 2^(h-1) to s_A; u = top bits of A's value, v = top
+bits of -s_B. Then e = u - v mod 2^(64-h) is 0 or 1 whenever |s| < 2^(h-1), never when |s| > 1.5 * 2^h, and in between
+as the shares fall. The requester opens m = e (e - 1), which is zero exactly when e is 0 or 1. [u v] is a share of u v:
 
     A:  u^2 - u - 2 [u v]_A          B:  v^2 + v - 2 [u v]_B          all mod 2^(64-h)
 
@@ -129,7 +129,7 @@ def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
 
 
 def project(sketch_share: Ring, rows: Ternary) -> Ring:
-    """Share of y = <r, Sx> for every projection r.
+    """Share of s = <r, Sx> for every projection r.
 
     Shapes:   with k' = min(D, k): uint64[k'], int8[40, k'] -> uint64[40], ring 2^64
     """
@@ -141,7 +141,7 @@ def project(sketch_share: Ring, rows: Ternary) -> Ring:
 
 
 def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
-    """u for A, v for B: the top 64-h bits of a + 2^(h-1), or of -b. Element-wise, any shape."""
+    """u for A, v for B: the top 64-h bits of s_A + 2^(h-1), or of -s_B. Element-wise, any shape."""
     h = np.uint64(parameters.range_bits)
     if side is Side.A:
         return (projected + (np.uint64(1) << (h - np.uint64(1)))) >> h
@@ -158,7 +158,7 @@ def range_operand(side: Side, sketch_share: Ring, rows: Ternary, parameters: Stu
 
 
 def range_check_shares(side: Side, own: Ring, product_shares: Ring, parameters: StudyParameters) -> Ring:
-    """This side's shares of m = w (w - 1). Element-wise, any shape.
+    """This side's shares of m = e (e - 1). Element-wise, any shape.
 
     Shapes:   own (from :func:`range_operand`) and product_shares uint64[40] -> uint64[40], mod 2^(64-h)
     """

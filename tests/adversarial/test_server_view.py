@@ -42,7 +42,7 @@ from protocol.messages.control import RoundState
 from protocol.mpc import measurement
 from protocol.mpc.measurement import distance_query
 from protocol.ot.session import CorrelationHalf, segment_sums
-from protocol.sharing import Side, seed_side, vector_side
+from protocol.sharing import Side, round_seed_side, vector_side
 from servers.rounds import contributions, sketches
 from servers.rounds import side_a as driver
 from servers.rounds import side_b as answering
@@ -103,7 +103,7 @@ def pads(viewer: Side, tape: Tape, one: Updates, other: Updates) -> dict[tuple[U
                 seed = derive(contribution_rand(site, number), "share seed")
                 shifts[Usage.SHARE, seed] = other[number][site] - one[number][site]
     for number in ROUNDS:
-        if seed_side(number) is not viewer:
+        if round_seed_side(number) is not viewer:
             shifts[Usage.QUERY, tape.seeds[Usage.QUERY][number - 1]] = asked(other[number]) - asked(one[number])
         masks = Side.A if number % 2 else Side.B
         if masks is not viewer:

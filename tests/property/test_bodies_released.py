@@ -22,7 +22,7 @@ from protocol.errors import (
 from protocol.messages import bodies, letter
 from protocol.messages.control import Decline, OutputHeader, ShareKind
 from protocol.messages.peer import MaskedSumHeader
-from protocol.sharing import Side, seed_side
+from protocol.sharing import Side, round_seed_side
 from tests.sealed_bodies import FEW, KEY, LENGTHS, OTHER, PIECES, SECRET, SITE, damaged, pieces, vector
 from tests.unit.client_agent.federation import DIGEST, REQUESTER, ROSTER, study
 
@@ -84,8 +84,8 @@ def test_a_long_output_is_read_under_its_seal_alone() -> None:
 
 def test_the_side_that_masks_serves_the_seed() -> None:
     for number in (1, 2):
-        assert bodies.output_kind(seed_side(number), number, 64) is ShareKind.SEED
-        assert bodies.output_kind(seed_side(number).other, number, 64) is ShareKind.VECTOR
+        assert bodies.output_kind(round_seed_side(number), number, 64) is ShareKind.SEED
+        assert bodies.output_kind(round_seed_side(number).other, number, 64) is ShareKind.VECTOR
     header = output_header(ShareKind.SEED, 7)
     for size, refused in ((32, False), (31, True), (33, True), (0, True)):
         body = bodies.seal_output(header, [SECRET[:size]], KEY.public, SECRET).whole()

@@ -39,7 +39,7 @@ def share_b(v: list[int], products: list[int], h: int) -> list[int]:
 
 
 def opened(a: list[int], b: list[int], h: int) -> list[int]:
-    """m = w (w - 1) mod 2^(64-h), one number a projection."""
+    """m = e (e - 1) mod 2^(64-h), one number a projection."""
     return [(x + y) % 2 ** (64 - h) for x, y in zip(a, b, strict=True)]
 
 
@@ -48,6 +48,6 @@ def passed(opened_values: list[int]) -> bool:
 
 
 def verdict(share_of_a: list[int], share_of_b: list[int], rows: list[list[int]], h: int) -> bool:
-    """The whole check in the clear: is w = u - v zero or one in every projection."""
+    """The whole check in the clear: is e = u - v zero or one in every projection."""
     u, v = operand_a(share_of_a, rows, h), operand_b(share_of_b, rows, h)
     return all((x - y) % 2 ** (64 - h) in (0, 1) for x, y in zip(u, v, strict=True))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from protocol import round as whole
-from protocol.arithmetic.ring import to_signed
-from protocol.round import CONTRIBUTORS, EXAMPLE_SEED, PARAMETERS, REQUESTER, SITES, Transcript, run_round
+from protocol.arithmetic.ring import Ring, to_signed
+from protocol.errors import ProtocolViolation
+from protocol.round import CONTRIBUTORS, EXAMPLE_SEED, PARAMETERS, REQUESTER, SITES, Contribution, Transcript, run_round
 from protocol.sharing import Side, VectorShare
 from tests.chunks import reconstruct
 
@@ -33,7 +37,7 @@ def test_another_seed_draws_everything_anew(example: Transcript) -> None:
     other = run_round(bytes(32))
     assert other.challenge != example.challenge
     for side in Side:
-        for one, two in zip(example.masked[side], other.masked[side], strict=True):
+        for one, two in zip(example.masked_factors[side], other.masked_factors[side], strict=True):
             assert not np.any(one == two)
 
 
@@ -58,16 +62,70 @@ def test_it_equals_the_plain_round(example: Transcript) -> None:
     assert example.next_numerators[near] > example.next_numerators[far]
 
 
-def test_a_share_that_wraps_around_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def _wrap_around(made: Contribution) -> None:
+    """Add half the ring to the first element."""
+    _vector(made)[:1] += np.uint64(2**63)
+
+
+def _lengthen(times: int, made: Contribution) -> None:
+    """Share the update several times as long."""
+    _vector(made)[:] += np.uint64(times - 1) * made.encoded
+
+
+def _commit_twice(made: Contribution) -> None:
+    """Show server B another commitment than server A."""
+    made.collected[Side.B] = made.collected[Side.B].model_copy(update={"commitment_a": "0" * 64})  # type: ignore[index]
+
+
+def _vector(made: Contribution) -> Ring:
+    (share,) = (share for share in made.shares.values() if isinstance(share, VectorShare))
+    return share.vector
+
+
+@pytest.fixture
+def run_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Contribution], None], int], Transcript]:
+    """Run the round in which one site deviates and so many contributors are enough."""
+
     honest = whole.contribute
 
-    def contribute(site: str, *rest: object) -> whole.Contribution:
-        made = honest(site, *rest)  # type: ignore[arg-type]
-        if site == CONTRIBUTORS[0]:
-            for share in made.shares.values():
-                if isinstance(share, VectorShare):
-                    share.vector[:1] += np.uint64(2**63)
-        return made
+    def run(deviating: str, deviate: Callable[[Contribution], None], least: int) -> Transcript:
+        def contribute(site: str, *rest: Any) -> Contribution:
+            made = honest(site, *rest)
+            if site == deviating:
+                deviate(made)
+            return made
 
-    monkeypatch.setattr(whole, "contribute", contribute)
-    assert run_round(EXAMPLE_SEED).released == (REQUESTER, *CONTRIBUTORS[1:])
+        monkeypatch.setattr(whole, "contribute", contribute)
+        monkeypatch.setattr(whole, "PARAMETERS", PARAMETERS.model_copy(update={"least_contributors": least}))
+        return run_round(EXAMPLE_SEED)
+
+    return run
+
+
+WRONG = {
+    "wraps around": (_wrap_around, "nothing is released"),
+    "longer than a clipped update": (partial(_lengthen, 5), "nothing is released"),
+    "committed to twice": (_commit_twice, "the round is skipped"),
+}
+
+
+@pytest.mark.parametrize(("deviate", "refused"), WRONG.values(), ids=WRONG)
+def test_a_wrong_contribution_is_left_out_if_enough_others_stay(run_with, deviate, refused) -> None:
+    found = run_with(CONTRIBUTORS[0], deviate, 2)
+    assert found.released == (REQUESTER, *CONTRIBUTORS[1:])
+    assert found.next_numerators[CONTRIBUTORS[0]] == found.numerators[CONTRIBUTORS[0]]
+    with pytest.raises(ProtocolViolation, match=refused):
+        run_with(CONTRIBUTORS[0], deviate, 3)
+
+
+@pytest.mark.parametrize(
+    ("deviate", "refused"),
+    [
+        (partial(_lengthen, 40), f"nothing is released: failed checks are {REQUESTER}$"),
+        (_commit_twice, "the round is skipped"),
+    ],
+    ids=["out of range", "committed to twice"],
+)
+def test_no_round_goes_on_without_the_requester(run_with, deviate, refused) -> None:
+    with pytest.raises(ProtocolViolation, match=refused):
+        run_with(REQUESTER, deviate, 2)

@@ -34,7 +34,7 @@ from protocol.rounds.agreement import transcript
 from protocol.rounds.judgement import RequesterFacts
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
-from protocol.sharing import Side, seed_side
+from protocol.sharing import Side, round_seed_side
 from tests.kit.present import present
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -190,8 +190,8 @@ def test_the_servers_shares_make_the_weighted_sketches(parameters: StudyParamete
         assert header.length == parameters.sketched_length
         kinds[side] = header.share_kind
         total += np.concatenate(list(read_query(header, plain).values()))
-    assert kinds[seed_side(round_number)] is ShareKind.SEED
-    assert kinds[seed_side(round_number).other] is ShareKind.VECTOR
+    assert kinds[round_seed_side(round_number)] is ShareKind.SEED
+    assert kinds[round_seed_side(round_number).other] is ShareKind.VECTOR
     sketch = sketch_vector(CHALLENGE, x, parameters)
     expected = np.concatenate([distance_query(sketch, n, parameters.weight_grid) for n in numerators])
     np.testing.assert_array_equal(total, expected)
