@@ -22,7 +22,7 @@ from host.files import read_secret
 from host.settings import read_text
 from protocol.channel.commitment import MessageDigest
 from protocol.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, open_answer, sign_enclosed
-from protocol.channel.keys import SealingKey, SealingPublicKey, VerifyKey
+from protocol.channel.keys import SealingKey
 from protocol.channel.message import Message
 from protocol.channel.sealing import SealedReader
 from protocol.channel.signing import DigestField, verify_answer
@@ -155,10 +155,9 @@ class SignedClient:
             enclosed_bytes=len(enclosed),
             body_bytes=len(body),
         )
-        to = SealingPublicKey.from_bytes(bytes.fromhex(operator.sealing_key))
         url = self.federation.url(side) + (PEER_SEALED if path.startswith(_PEER_PREFIX) else SEALED)
         now = int(self.federation.clock.now()) if created is None else created
-        envelope, signed = sign_enclosed(asked, enclosed, to, between, url, self.keys.signing, now)
+        envelope, signed = sign_enclosed(asked, enclosed, operator.sealing, between, url, self.keys.signing, now)
         return Outgoing(side, url, signed, envelope + body[len(enclosed) :], between)
 
     def post(self, outgoing: Outgoing, *, chunked: bool = False, held_back: object = None) -> httpx.Response:
@@ -176,7 +175,7 @@ class SignedClient:
             response.status_code,
             list(response.headers.multi_items()),
             dict(outgoing.headers)["Signature"],
-            VerifyKey.from_bytes(bytes.fromhex(operator.signing_key)),
+            operator.verify_key,
             operator.key_id,
         )
         if verified.content_type != ANSWER_TYPE:
