@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from pydantic import ValidationError
 
 from host.audit_log import AUDIT, Action, AuditEntry, digest_of, read_audit, require_continued
 from protocol.errors import ConfigurationError, MoietyError
@@ -116,16 +115,12 @@ def _receipt(folder: Path, study: str, deleted: Sequence[AuditEntry]) -> Path:
     from protocol.messages.control import Signed
     from protocol.messages.study import DeletionReceipt, ServerDeletionReceipt
 
-    at_site, at_server = folder / "studies" / study / "deletion.json", folder / "deletions" / f"{study}.json"
-    path = at_site if at_site.exists() else at_server
-    receipt: DeletionReceipt | ServerDeletionReceipt
+    form: type[Signed[DeletionReceipt] | Signed[ServerDeletionReceipt]] = Signed[DeletionReceipt]
+    path = folder / "studies" / study / "deletion.json"
+    if not path.exists():
+        form, path = Signed[ServerDeletionReceipt], folder / "deletions" / f"{study}.json"
     try:
-        content = path.read_bytes()
-        try:
-            receipt = Signed[DeletionReceipt].model_validate_json(content).message
-        except ValidationError:
-            receipt = Signed[ServerDeletionReceipt].model_validate_json(content).message
-        digest = receipt.digest()
+        digest = form.model_validate_json(path.read_bytes()).message.digest()
     except (OSError, ValueError, MoietyError):
         raise ConfigurationError(
             f"{path}: the receipt that entry {deleted[-1].number} names cannot be read: restore it"

@@ -1,41 +1,6 @@
-"""One tree of every error that the project raises on purpose, and the clauses that a refusal names.
+"""Every error that the project raises on purpose, and the clauses that a refusal names.
 
-    MoietyError
-    ├── ConfigurationError          a file, option or key on this machine is wrong: fix it and start again
-    ├── UnusableUpdate              a site's own update or model cannot be shared (NaN, shape, buffers)
-    ├── PolicyRefusal               a site declines a study, weight list or model: ``clause`` says which demand broke
-    │   └── OutcomeUnknown          the site has not seen how an earlier round ended: it takes part once it has
-    ├── LocalOptimumReached         ||g_0|| = 0 leaves the relative distance undefined
-    ├── RefusedMessage              the other party's message is refused at the edge; nothing was changed
-    │   ├── MalformedMessage        not the agreed format, version, length or range
-    │   ├── UnknownStudy, UnknownParty, NotListed, UnknownResource, OutputGone
-    │   ├── BadSignature            missing, wrong, incomplete, expired, future-dated or replayed
-    │   ├── BrokenSeal              sealed to another key, truncated, reordered or altered
-    │   ├── CommitmentMismatch      the share is not the one that was committed to
-    │   ├── WrongRound              the round, attempt or state does not take this message (any more)
-    │   ├── AnnouncementMismatch    bound to another announcement, model or weight list
-    │   ├── RosterUnknown           it names a link of the roster that is not known here (yet): wait, or fetch it
-    │   ├── RosterRefused           a roster that does not continue the one known here
-    │   ├── ConflictingMessage      the same id came before with other bytes
-    │   └── TooLarge
-    ├── ProtocolViolation           a peer (or a bug) broke the protocol: the round or session ends
-    │   ├── ConsistencyCheckFailed  the OT extension's receiver used inconsistent choice bits
-    │   ├── CorrelationReused       a correlation may serve one product, ever
-    │   ├── TranscriptMismatch      the two servers say different things
-    │   ├── ShareAltered            a stored share is not what was received: a disk's fault, or somebody wrote to it
-    │   ├── AggregateOutOfBounds    the opened sum breaks its coordinate bound: model left unchanged
-    │   │   ├── SumForged           a sum of ciphertexts is not that of the released sites
-    │   │   └── SumAltered          a sum's tags are wrong, against what a server signed; it names the server
-    │   └── ModelDiverged           the model digest differs from the announced one
-    └── Unavailable                 try again later
-        ├── StorageFull
-        ├── PeerUnreachable
-        ├── RolledBack              an older database was put back: its server goes on once its operator has seen to it
-        ├── HistoryUnknown          the servers have not compared how far they came since one of them started
-        ├── SessionUnknown          the session that a request came in is over: ask in an envelope, or open another
-        └── OtherVersion            the other party speaks another version of the protocol: wait, say what to install
-
-Every error carries a stable ``code``, a ``detail`` (what was found, what is allowed, what to do) and no secret.
+An error carries a stable ``code``, a ``detail`` (what was found, what is allowed, what to do) and no secret.
 """
 
 from __future__ import annotations
@@ -151,6 +116,9 @@ class ErrorCode(StrEnum):
     SESSION_UNKNOWN = "session_unknown"
 
 
+CLASS_OF_CODE: Final[dict[str, type[MoietyError]]] = {}
+
+
 class MoietyError(Exception):
     """Base of all; ``detail`` is safe to show to the person whose request or file caused it.
 
@@ -160,23 +128,30 @@ class MoietyError(Exception):
 
     code: ErrorCode
 
+    def __init_subclass__(cls, code: ErrorCode | None = None) -> None:
+        """Make ``cls`` the class that ``code`` stands for; without one it has its parent's."""
+        if code is not None:
+            cls.code = code
+            CLASS_OF_CODE[code] = cls
+
     def __init__(self, detail: str) -> None:
         self.detail = printable_lines(detail)
         super().__init__(self.detail)
 
 
-class ConfigurationError(MoietyError):
-    code = ErrorCode.CONFIGURATION
+class ConfigurationError(MoietyError, code=ErrorCode.CONFIGURATION):
+    """A file, option or key on this machine is wrong: fix it and start again."""
 
 
-class UnusableUpdate(MoietyError):
-    code = ErrorCode.UNUSABLE_UPDATE
+class UnusableUpdate(MoietyError, code=ErrorCode.UNUSABLE_UPDATE):
+    """A site's own update or model cannot be shared (NaN, shape, buffers)."""
 
 
-class PolicyRefusal(MoietyError):
-    """``clause`` is the demand that broke; ``told`` the text for others, without what only this site may know."""
+class PolicyRefusal(MoietyError, code=ErrorCode.POLICY_REFUSAL):
+    """A site declines a study, weight list or model.
 
-    code = ErrorCode.POLICY_REFUSAL
+    ``clause`` is the demand that broke; ``told`` the text for others, without what only this site may know.
+    """
 
     def __init__(self, clause: Clause, detail: str, told: str | None = None) -> None:
         super().__init__(f"{clause.value}: {detail}")
@@ -184,164 +159,149 @@ class PolicyRefusal(MoietyError):
         self.told = self.detail if told is None else f"{clause.value}: {told}"
 
 
-class LocalOptimumReached(MoietyError):
-    code = ErrorCode.LOCAL_OPTIMUM
+class OutcomeUnknown(PolicyRefusal):
+    """This site has not seen how an earlier round ended; with that evidence it would take part."""
 
 
-class RefusedMessage(MoietyError):
-    code = ErrorCode.MALFORMED_MESSAGE
+class LocalOptimumReached(MoietyError, code=ErrorCode.LOCAL_OPTIMUM):
+    """||g_0|| = 0 leaves the relative distance undefined."""
 
 
-class MalformedMessage(RefusedMessage):
-    code = ErrorCode.MALFORMED_MESSAGE
+class RefusedMessage(MoietyError, code=ErrorCode.MALFORMED_MESSAGE):
+    """The other party's message is refused at the edge; nothing was changed."""
 
 
-class UnknownStudy(RefusedMessage):
-    code = ErrorCode.UNKNOWN_STUDY
+class MalformedMessage(RefusedMessage, code=ErrorCode.MALFORMED_MESSAGE):
+    """The message has not the agreed format, version, length or range."""
 
 
-class UnknownParty(RefusedMessage):
-    code = ErrorCode.UNKNOWN_PARTY
+class UnknownStudy(RefusedMessage, code=ErrorCode.UNKNOWN_STUDY): ...
 
 
-class NotListed(RefusedMessage):
-    code = ErrorCode.NOT_LISTED
+class UnknownParty(RefusedMessage, code=ErrorCode.UNKNOWN_PARTY): ...
 
 
-class UnknownResource(RefusedMessage):
-    code = ErrorCode.UNKNOWN_RESOURCE
+class NotListed(RefusedMessage, code=ErrorCode.NOT_LISTED): ...
 
 
-class OutputGone(RefusedMessage):
+class UnknownResource(RefusedMessage, code=ErrorCode.UNKNOWN_RESOURCE): ...
+
+
+class OutputGone(RefusedMessage, code=ErrorCode.OUTPUT_GONE):
     """The server does not keep this sum any more, and will never serve it again."""
 
-    code = ErrorCode.OUTPUT_GONE
+
+class BadSignature(RefusedMessage, code=ErrorCode.BAD_SIGNATURE):
+    """A signature is missing, wrong, incomplete, expired, future-dated or replayed."""
 
 
-class BadSignature(RefusedMessage):
-    code = ErrorCode.BAD_SIGNATURE
+class BrokenSeal(RefusedMessage, code=ErrorCode.BROKEN_SEAL):
+    """The message was sealed to another key, truncated, reordered or altered."""
 
 
-class BrokenSeal(RefusedMessage):
-    code = ErrorCode.BROKEN_SEAL
+class CommitmentMismatch(RefusedMessage, code=ErrorCode.COMMITMENT_MISMATCH):
+    """The share is not the one that was committed to."""
 
 
-class CommitmentMismatch(RefusedMessage):
-    code = ErrorCode.COMMITMENT_MISMATCH
+class WrongRound(RefusedMessage, code=ErrorCode.WRONG_ROUND):
+    """The round, attempt or state does not take this message (any more)."""
 
 
-class WrongRound(RefusedMessage):
-    code = ErrorCode.WRONG_ROUND
+class AnnouncementMismatch(RefusedMessage, code=ErrorCode.ANNOUNCEMENT_MISMATCH):
+    """The message is bound to another announcement, model or weight list."""
 
 
-class AnnouncementMismatch(RefusedMessage):
-    code = ErrorCode.ANNOUNCEMENT_MISMATCH
+class RosterUnknown(RefusedMessage, code=ErrorCode.ROSTER_UNKNOWN):
+    """The message names a link of the roster that is not known here yet: its sender waits and sends it again."""
 
 
-class RosterUnknown(RefusedMessage):
-    """A link of the roster that is not known here yet: whoever sent it waits and sends it again."""
-
-    code = ErrorCode.ROSTER_UNKNOWN
-
-
-class RosterRefused(RefusedMessage):
+class RosterRefused(RefusedMessage, code=ErrorCode.ROSTER_REFUSED):
     """A roster that does not continue the one known here: a fork, an older one, or a change that is not allowed."""
 
-    code = ErrorCode.ROSTER_REFUSED
+
+class ConflictingMessage(RefusedMessage, code=ErrorCode.CONFLICTING_MESSAGE):
+    """The same id came before with other bytes."""
 
 
-class ConflictingMessage(RefusedMessage):
-    code = ErrorCode.CONFLICTING_MESSAGE
+class TooLarge(RefusedMessage, code=ErrorCode.TOO_LARGE): ...
 
 
-class TooLarge(RefusedMessage):
-    code = ErrorCode.TOO_LARGE
+class ProtocolViolation(MoietyError, code=ErrorCode.PROTOCOL_VIOLATION):
+    """A peer (or a bug) broke the protocol: the round or session ends."""
 
 
-class ProtocolViolation(MoietyError):
-    code = ErrorCode.PROTOCOL_VIOLATION
+class ConsistencyCheckFailed(ProtocolViolation, code=ErrorCode.CONSISTENCY_CHECK_FAILED):
+    """The OT extension's receiver used inconsistent choice bits."""
 
 
-class ConsistencyCheckFailed(ProtocolViolation):
-    code = ErrorCode.CONSISTENCY_CHECK_FAILED
+class CorrelationReused(ProtocolViolation, code=ErrorCode.CORRELATION_REUSED):
+    """A correlation may serve one product, ever."""
 
 
-class CorrelationReused(ProtocolViolation):
-    code = ErrorCode.CORRELATION_REUSED
+class TranscriptMismatch(ProtocolViolation, code=ErrorCode.TRANSCRIPT_MISMATCH):
+    """The two servers say different things."""
 
 
-class TranscriptMismatch(ProtocolViolation):
-    code = ErrorCode.TRANSCRIPT_MISMATCH
-
-
-class ShareAltered(ProtocolViolation):
+class ShareAltered(ProtocolViolation, code=ErrorCode.SHARE_ALTERED):
     """A stored share was cut, altered or deleted on a server's disk; ``detail`` quotes its site, or its file."""
-
-    code = ErrorCode.SHARE_ALTERED
 
     def is_of(self, name: str) -> bool:
         """Tell whether the share is that of this site, or in this file."""
         return f"{name!r}" in self.detail
 
 
-class AggregateOutOfBounds(ProtocolViolation):
-    code = ErrorCode.AGGREGATE_OUT_OF_BOUNDS
+class AggregateOutOfBounds(ProtocolViolation, code=ErrorCode.AGGREGATE_OUT_OF_BOUNDS):
+    """The opened sum breaks its coordinate bound: the model is left unchanged."""
 
 
-class SumForged(AggregateOutOfBounds):
-    code = ErrorCode.SUM_FORGED
+class SumForged(AggregateOutOfBounds, code=ErrorCode.SUM_FORGED):
+    """A sum of ciphertexts is not that of the released sites."""
 
 
-class SumAltered(AggregateOutOfBounds):
+class SumAltered(AggregateOutOfBounds, code=ErrorCode.SUM_ALTERED):
     """The tags of an opened sum are wrong; ``sides`` signed otherwise, "a" or "b"."""
-
-    code = ErrorCode.SUM_ALTERED
 
     def __init__(self, detail: str, sides: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
         self.sides = sides
 
 
-class ModelDiverged(ProtocolViolation):
-    code = ErrorCode.MODEL_DIVERGED
+class ModelDiverged(ProtocolViolation, code=ErrorCode.MODEL_DIVERGED):
+    """The model's digest differs from the announced one."""
 
 
-class Unavailable(MoietyError):
+class Unavailable(MoietyError, code=ErrorCode.UNAVAILABLE):
     """Not now. ``asked_pause_s``: how long whoever said so asks to wait, where it does; nobody vouches for that."""
 
-    code = ErrorCode.UNAVAILABLE
     asked_pause_s: float | None = None
 
 
-class StorageFull(Unavailable):
-    code = ErrorCode.STORAGE_FULL
+class StorageFull(Unavailable, code=ErrorCode.STORAGE_FULL): ...
 
 
-class PeerUnreachable(Unavailable):
-    code = ErrorCode.PEER_UNREACHABLE
+class PeerUnreachable(Unavailable, code=ErrorCode.PEER_UNREACHABLE): ...
 
 
-class OtherVersion(Unavailable):
-    code = ErrorCode.OTHER_VERSION
+class OtherVersion(Unavailable, code=ErrorCode.OTHER_VERSION):
+    """The other party speaks another version of the protocol: wait, and say what to install."""
 
 
-class RolledBack(Unavailable):
+class RolledBack(Unavailable, code=ErrorCode.ROLLED_BACK):
     """A server knows less than it has signed, or a study began before a server's older database was put back."""
 
-    code = ErrorCode.ROLLED_BACK
+
+class HistoryUnknown(Unavailable, code=ErrorCode.HISTORY_UNKNOWN):
+    """The servers have not compared how far they came since one of them started: side A does, then asks again."""
 
 
-class HistoryUnknown(Unavailable):
-    """Side A tells its history first, then asks again."""
-
-    code = ErrorCode.HISTORY_UNKNOWN
+class SessionUnknown(Unavailable, code=ErrorCode.SESSION_UNKNOWN):
+    """The session that a request came in is over: ask in an envelope, or open another."""
 
 
-class SessionUnknown(Unavailable):
-    """The request came in a session that there is not, or not any more."""
+def error_of(code: str, detail: str) -> MoietyError:
+    """The error that another party names by its code.
 
-    code = ErrorCode.SESSION_UNKNOWN
-
-
-class OutcomeUnknown(PolicyRefusal):
-    """This site has not seen how an earlier round ended; with that evidence it would take part."""
+    MalformedMessage for an unknown code, and for a refusal by a policy: only the site itself has the clause.
+    """
+    kind = CLASS_OF_CODE.get(code, MalformedMessage)
+    return MalformedMessage(detail) if issubclass(kind, PolicyRefusal) else kind(detail)

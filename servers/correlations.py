@@ -12,7 +12,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 from host import log
 from protocol.channel.message import pack_frame, unpack_frame
@@ -31,10 +31,9 @@ from protocol.mpc.measurement import product_lengths
 from protocol.ot.session import (
     BATCH_ELEMENTS,
     CorrelationHalf,
-    LengthsList,
     OtReceiver,
     OtSender,
-    ReceiverBatch,
+    OtSenderOpening,
     SenderBatch,
     products_message_bytes,
 )
@@ -95,47 +94,14 @@ def _info(session: str, sender: Side) -> bytes:
     return f"moiety/2 zero sharing key of session {session} from side {sender.value}".encode()
 
 
-class Receiver(Protocol):
-    """Side A of an open session."""
+class Transfer(NamedTuple):
+    """The two sides' sessions; the protocol's, or those with which a test deals correlations."""
 
-    def extend(self, lengths_list: LengthsList) -> tuple[ReceiverBatch, bytes]: ...
-    def answer(self, batch: ReceiverBatch, challenge: bytes) -> bytes: ...
-    def finish(self, batch: ReceiverBatch, products: bytes) -> list[CorrelationHalf]: ...
-    def close(self) -> None: ...
+    receiver: type[OtReceiver] = OtReceiver
+    sender: type[OtSender] = OtSender
 
 
-class Sender(Protocol):
-    """Side B of an open session."""
-
-    def challenge(self, message: bytes, lengths_list: LengthsList, rand: bytes) -> tuple[SenderBatch, bytes]: ...
-    def respond(self, batch: SenderBatch, answer: bytes) -> tuple[list[CorrelationHalf], bytes]: ...
-    def close(self) -> None: ...
-
-
-class SenderOpening(Protocol):
-    """Side B of a session that waits for side A's reply."""
-
-    def finish(self, reply: bytes) -> Sender: ...
-
-
-class Transfer(Protocol):
-    """Opens sessions; the real one, or one whose correlations a test deals."""
-
-    def receiver(self, session_id: bytes, message: bytes, rand: bytes) -> tuple[Receiver, bytes]: ...
-    def sender(self, session_id: bytes, rand: bytes) -> tuple[SenderOpening, bytes]: ...
-
-
-class ObliviousTransfer:
-    """The protocol's (docs/protocol.md 7)."""
-
-    def receiver(self, session_id: bytes, message: bytes, rand: bytes) -> tuple[Receiver, bytes]:
-        return OtReceiver.open(session_id, message, rand)
-
-    def sender(self, session_id: bytes, rand: bytes) -> tuple[SenderOpening, bytes]:
-        return OtSender.open(session_id, rand)
-
-
-OBLIVIOUS: Final = ObliviousTransfer()
+OBLIVIOUS: Final = Transfer()
 
 
 # --- side A ---------------------------------------------------------------------------------------------------------
@@ -152,7 +118,7 @@ class Stock:
 @dataclass(eq=False)
 class _Receiving:
     name: str
-    receiver: Receiver
+    receiver: OtReceiver
     zero_key: bytes = field(repr=False)
     batches: int = 0
 
@@ -230,7 +196,9 @@ class CorrelationPool:
         opened, message = unpack_frame(answer, SessionOpened)
         other = open_key_part(self._server, name, opened.sealed_key_part)
         rand = self._server.randomness.bytes(32, f"{label} base")
-        receiver, reply = await asyncio.to_thread(self._transfer.receiver, bytes.fromhex(name), bytes(message), rand)
+        receiver, reply = await asyncio.to_thread(
+            self._transfer.receiver.open, bytes.fromhex(name), bytes(message), rand
+        )
         self._server.failpoints.reach(Point.OT_BASE_MIDWAY)
         await self._peer.post(fill(PEER_BASE, session=name), reply, "session")
         self._session = _Receiving(name, receiver, zero_key(part, other))
@@ -304,8 +272,8 @@ def ranks_next(study: StudyRecord, last: RoundRecord | None) -> bool:
 class _Sending:
     name: str
     zero_key: bytes = field(repr=False)
-    opening: SenderOpening | None
-    sender: Sender | None = None
+    opening: OtSenderOpening | None
+    sender: OtSender | None = None
     next_batch: int = 0
     pending: tuple[BatchHeader, SenderBatch] | None = None
     halves: dict[tuple[int, int], CorrelationHalf] = field(default_factory=dict, repr=False)
@@ -337,7 +305,7 @@ class OtSessions:
             part_a = open_key_part(self._server, name, message.sealed_key_part)
             part_b = self._server.randomness.bytes(KEY_PART_BYTES, f"ot session {name} zero key")
             rand = self._server.randomness.bytes(32, f"ot session {name} base")
-            opening, base = await asyncio.to_thread(self._transfer.sender, bytes.fromhex(name), rand)
+            opening, base = await asyncio.to_thread(self._transfer.sender.open, bytes.fromhex(name), rand)
             self._drop()
             self._session = _Sending(name, zero_key(part_a, part_b), opening)
         self._server.failpoints.reach(Point.OT_BASE_MIDWAY)
@@ -411,7 +379,7 @@ class OtSessions:
             raise UnknownResource("this session is not open here; open a new one")
         return self._session
 
-    def _ready(self, name: str) -> tuple[_Sending, Sender]:
+    def _ready(self, name: str) -> tuple[_Sending, OtSender]:
         session = self._named(name)
         if session.sender is None:
             raise UnknownResource("this session's base OTs are not done; open a new one")

@@ -34,12 +34,12 @@ from protocol.channel.envelope import (
     SEALED_TYPE,
     Correspondence,
     EnclosedRequest,
-    close_request,
     envelope_bytes,
     open_answer,
+    sign_enclosed,
 )
 from protocol.channel.sealing import CHUNK_BYTES, SealedMessage
-from protocol.channel.signing import DigestField, VerifiedAnswer, sign_request, verify_answer
+from protocol.channel.signing import DigestField, VerifiedAnswer, verify_answer
 from protocol.errors import (
     BadSignature,
     BrokenSeal,
@@ -104,13 +104,9 @@ async def peer_answer(
 
 
 def _opened(server: Server, asked: PeerRequest, sealed: bytes, verified: VerifiedAnswer) -> tuple[int, bytes]:
-    _require_digest(sealed, verified)
-    return open_answer(sealed, server.keys.sealing, asked.between)
-
-
-def _require_digest(body: bytes, verified: VerifiedAnswer) -> None:
-    if not hmac.compare_digest(hashlib.sha256(body).digest(), verified.body_digest):
+    if not hmac.compare_digest(hashlib.sha256(sealed).digest(), verified.body_digest):
         raise BadSignature("the body is not the one whose digest was signed")
+    return open_answer(sealed, server.keys.sealing, asked.between)
 
 
 async def _at_once(body: bytes) -> AsyncIterator[bytes]:
@@ -172,12 +168,12 @@ def _too_large(most_bytes: int) -> TooLarge:
 _log: Final = log.logger("history")
 
 
-def told(server: Server) -> Histories:
+def histories_to_send(server: Server) -> Histories:
     """Raises: RolledBack, when the database went back while this process runs"""
     return Histories(own=server.sign(server.history.now()), known=server.store.history_of(server.peer.name))
 
 
-def heard(server: Server, histories: Histories) -> None:
+def take_histories(server: Server, histories: Histories) -> None:
     """Keep how far the other server came; learn whether this one forgot something.
 
     Only what this server signed itself counts against it. Raises: BadSignature; RolledBack, when the other server shows
@@ -270,14 +266,14 @@ class PeerClient:
     async def compare(self) -> None:
         """Both servers say how far they came. Raises: RolledBack, when either has come further; OtherVersion"""
         async with self._comparing:
-            asked = told(self._server).canonical()
+            asked = histories_to_send(self._server).canonical()
             try:
                 answer = await self._once("POST", paths.PEER_HISTORY, asked, "history", MAX_CONTROL_BYTES)
             except UnknownResource:
                 raise OtherVersion(
                     "the other server runs a release that keeps no history: both servers install the same one"
                 ) from None
-            heard(self._server, Histories.parse(answer))
+            take_histories(self._server, Histories.parse(answer))
             self._server.history.require_current()
 
     async def _compared(self) -> None:
@@ -368,17 +364,8 @@ class PeerClient:
             enclosed_bytes=len(enclosed),
             body_bytes=len(enclosed) + follows_bytes,
         )
-        envelope = close_request(asked, enclosed, server.sealing_key_of(server.peer.name), between)
-        signed = sign_request(
-            "POST",
-            url,
-            head_digest(envelope),
-            server.keys.signing,
-            server.keys.key_id,
-            created=int(server.clock()),
-            nonce=between.nonce,
-            digest_field=DigestField.SEALED_HEAD,
-        )
+        to = server.sealing_key_of(server.peer.name)
+        envelope, signed = sign_enclosed(asked, enclosed, to, between, url, server.keys.signing, int(server.clock()))
         length = ("content-length", str(len(envelope) + follows_bytes))
         headers = [("accept-encoding", "identity"), ("content-type", SEALED_TYPE), length, *signed]
         request = self._client.build_request("POST", url, content=_content(envelope, follows), headers=headers)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.errors import ErrorCode, MalformedMessage, MoietyError, PolicyRefusal, RefusedMessage, Unavailable
+from protocol.errors import ErrorCode, MoietyError, Unavailable, error_of
 from protocol.text import printable
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -148,12 +147,6 @@ def internal_problem() -> bytes:
     return json.dumps(members).encode()
 
 
-def _tree(root: type[MoietyError]) -> Iterator[type[MoietyError]]:
-    for kind in root.__subclasses__():
-        yield kind
-        yield from _tree(kind)
-
-
 def error_from(body: bytes, status: int) -> MoietyError:
     """The error that a peer's problem+json body stands for."""
     try:
@@ -161,8 +154,4 @@ def error_from(body: bytes, status: int) -> MoietyError:
         code, detail = ErrorCode(members["code"]), printable(str(members["detail"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return Unavailable(f"the peer answered with status {status} and no readable problem")
-    matching = [kind for kind in _tree(MoietyError) if kind.__dict__.get("code") is code]
-    exact = [kind for kind in matching if kind is not RefusedMessage]
-    if not exact or issubclass(exact[0], PolicyRefusal):  # a server has no policy to refuse by
-        return MalformedMessage(detail)
-    return exact[0](detail)
+    return error_of(code, detail)

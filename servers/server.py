@@ -16,7 +16,7 @@ from host.failpoints import Failpoints
 from host.files import private_folder, take_back
 from host.folder_lock import PROCESSES, Owner, one_at_a_time, require_owner
 from host.randomness import Randomness, server_randomness
-from protocol.channel.keys import SealingPublicKey, VerifyKey
+from protocol.channel.keys import SealingPublicKey
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ConfigurationError, MoietyError, ShareAltered, Unavailable, UnknownParty
 from protocol.messages.control import (
@@ -107,7 +107,7 @@ class Server:
     def follow(self, chain: RosterChain) -> None:
         """Go by this chain, which was checked: requests are accepted of the parties of its head."""
         self.chain = chain
-        self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
+        self.verify_keys = {p.key_id: p.verify_key for p in self.roster.parties}
         self.parties = {p.key_id: p for p in self.roster.parties}
         self._named = {p.name: p for p in self.roster.parties}
         self._key_ids = {p.name: key_id for key_id, p in self.parties.items()}

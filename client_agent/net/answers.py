@@ -22,7 +22,7 @@ import httpx
 
 from protocol.channel.commitment import CheckedHead
 from protocol.channel.envelope import ANSWER_TYPE, SEALED_TYPE, Correspondence, envelope_bytes, open_answer
-from protocol.channel.keys import SealingKey, VerifyKey
+from protocol.channel.keys import SealingKey
 from protocol.channel.session import (
     LENGTH_BYTES,
     SESSION_TYPE,
@@ -82,10 +82,6 @@ class Asked:
     signature: str
     session: AskedInSession | None = None
 
-    @property
-    def verify_key(self) -> VerifyKey:
-        return VerifyKey.from_bytes(bytes.fromhex(self.server.signing_key))
-
 
 class Answer:
     """One answer whose signature holds; ``status`` and an enclosed body are known, another one is not read yet."""
@@ -117,7 +113,7 @@ class Answer:
                 response.status_code,
                 list(response.headers.multi_items()),
                 asked.signature,
-                asked.verify_key,
+                asked.server.verify_key,
                 asked.server.key_id,
             )
         except (BadSignature, MalformedMessage) as refused:

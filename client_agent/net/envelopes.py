@@ -17,12 +17,11 @@ from client_agent.net.answers import Asked, AskedInSession
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
 from protocol.channel import session as in_session
-from protocol.channel.commitment import head_digest
 from protocol.channel.encoding import KEPT, worth_keeping
-from protocol.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
+from protocol.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, sign_enclosed
 from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key
 from protocol.channel.session import MOST_BACK, SECRET_BYTES, SessionGrant, SessionKeys, SessionOffer, accepted, offered
-from protocol.channel.signing import DigestField, sign_request
+from protocol.channel.signing import DigestField
 from protocol.errors import RefusedMessage
 from protocol.messages import paths
 from protocol.messages.control import Party
@@ -260,16 +259,8 @@ class Enclosing:
     ) -> tuple[bytes, list[tuple[str, str]], Asked]:
         nonce = base64.urlsafe_b64encode(self._randomness.bytes(_NONCE_BYTES, "request nonce")).decode()
         between = Correspondence(self._keys.key_id, to.key_id, nonce)
-        envelope = close_request(request, enclosed, to.sealing, between)
-        signature = sign_request(
-            "POST",
-            _address(to),
-            head_digest(envelope),
-            self._keys.signing,
-            self._keys.key_id,
-            created=int(self._clock()),
-            nonce=nonce,
-            digest_field=DigestField.SEALED_HEAD,
+        envelope, signature = sign_enclosed(
+            request, enclosed, to.sealing, between, _address(to), self._keys.signing, int(self._clock())
         )
         stated = Asked(to, self._keys.sealing, between, dict(signature)["Signature"])
         return envelope, [*signature, ("Content-Type", SEALED_TYPE)], stated

@@ -21,10 +21,17 @@ from client_agent.net.quiet_hours import QuietNow
 from host.clock import Clock
 from host.network import why_unreachable
 from host.randomness import SystemRandomness
-from protocol import errors
 from protocol.channel.session import SessionGrant, SessionOffer
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
-from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MoietyError, RefusedMessage, TooLarge, Unavailable
+from protocol.errors import (
+    CLASS_OF_CODE,
+    BadSignature,
+    BrokenSeal,
+    MoietyError,
+    RefusedMessage,
+    TooLarge,
+    Unavailable,
+)
 from protocol.messages import paths
 from protocol.messages.control import MAX_CONTROL_BYTES, Party
 from protocol.roster.keyfile import PartyKeys
@@ -231,8 +238,6 @@ class AlteredBody(Unavailable):
 class TransportFailure(Unavailable):
     """The server was not reached or the connection broke: nothing is known about the request."""
 
-    code = ErrorCode.UNAVAILABLE
-
 
 def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
     """The error that a problem+json answer stands for, of the same class as at the server.
@@ -249,17 +254,3 @@ def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
     if not issubclass(kind, RefusedMessage | Unavailable):
         kind = Unavailable if status in _TRY_AGAIN or status >= 500 else RefusedMessage
     return kind(f"server {server!r} answered {status}: {detail or 'no explanation'}")
-
-
-def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
-    for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:
-            yield child
-            yield from _leaves(child)
-
-
-CLASS_OF_CODE: Final = {  # children come after their parents; those that need more than a text are not in it
-    kind.code.value: kind
-    for kind in _leaves(MoietyError)
-    if isinstance(kind.__dict__.get("code"), ErrorCode) and kind.__init__ is MoietyError.__init__
-}

@@ -17,12 +17,19 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from client_agent.net.exchange import CLASS_OF_CODE
 from client_agent.site.enrolment_folder import Joined, Wanted, is_joined, make_folder, open_folder
 from host.network import ProxyRefused, WebProxy, open_tunnel, require_apart, why_unreachable
 from host.output_files import rewrite
 from host.settings import read_text
-from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError, RosterRefused, Unavailable
+from protocol.errors import (
+    BadSignature,
+    ConfigurationError,
+    MalformedMessage,
+    MoietyError,
+    RosterRefused,
+    Unavailable,
+    error_of,
+)
 from protocol.messages.control import Party, Roster, RosterChange, Signature, Signed, require_roster
 from protocol.messages.paths import CARD, ENROLMENT
 from protocol.roster.chain import RosterChain, claimed, dump_chain, parse_chain, require_chain, require_extension
@@ -148,8 +155,7 @@ class Asking:
                 "it; nothing was taken from it: run the same command again"
             ) from None
         if isinstance(answer, Refused):
-            refusal = CLASS_OF_CODE.get(answer.code.value, MalformedMessage)
-            raise refusal(f"{self.card.party.name}: {answer.detail}")
+            raise error_of(answer.code, f"{self.card.party.name}: {answer.detail}")
         if not isinstance(answer, kind):
             raise MalformedMessage(f"{self.card.party.name} answered another question: ask again")
         return answer

@@ -20,12 +20,12 @@ import httpx
 from host.clock import SYSTEM, Clock
 from host.files import read_secret
 from host.settings import read_text
-from protocol.channel.commitment import MessageDigest, head_digest
-from protocol.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
-from protocol.channel.keys import SealingKey, SealingPublicKey, VerifyKey
+from protocol.channel.commitment import MessageDigest
+from protocol.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, open_answer, sign_enclosed
+from protocol.channel.keys import SealingKey
 from protocol.channel.message import Message
 from protocol.channel.sealing import SealedReader
-from protocol.channel.signing import DigestField, sign_request, verify_answer
+from protocol.channel.signing import DigestField, verify_answer
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.messages import bodies
 from protocol.messages.control import MAX_CONTROL_BYTES, Roster, require_roster
@@ -155,20 +155,10 @@ class SignedClient:
             enclosed_bytes=len(enclosed),
             body_bytes=len(body),
         )
-        to = SealingPublicKey.from_bytes(bytes.fromhex(operator.sealing_key))
-        envelope = close_request(asked, enclosed, to, between)
         url = self.federation.url(side) + (PEER_SEALED if path.startswith(_PEER_PREFIX) else SEALED)
-        signed = sign_request(
-            "POST",
-            url,
-            head_digest(envelope),
-            self.keys.signing,
-            self.key_id,
-            created=int(self.federation.clock.now()) if created is None else created,
-            nonce=between.nonce,
-            digest_field=DigestField.SEALED_HEAD,
-        )
-        return Outgoing(side, url, list(signed), envelope + body[len(enclosed) :], between)
+        now = int(self.federation.clock.now()) if created is None else created
+        envelope, signed = sign_enclosed(asked, enclosed, operator.sealing, between, url, self.keys.signing, now)
+        return Outgoing(side, url, signed, envelope + body[len(enclosed) :], between)
 
     def post(self, outgoing: Outgoing, *, chunked: bool = False, held_back: object = None) -> httpx.Response:
         """Send it. -> the server's answer out of its envelope, or as it came where it is not signed
@@ -185,7 +175,7 @@ class SignedClient:
             response.status_code,
             list(response.headers.multi_items()),
             dict(outgoing.headers)["Signature"],
-            VerifyKey.from_bytes(bytes.fromhex(operator.signing_key)),
+            operator.verify_key,
             operator.key_id,
         )
         if verified.content_type != ANSWER_TYPE:

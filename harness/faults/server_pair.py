@@ -27,7 +27,7 @@ from harness.faults.schedule import Died, PowerCut, Reaching
 from harness.faults.simulation import STARTED_AGAIN_S
 from harness.federation.clocks import SIDE, VirtualClock, VirtualLoop
 from harness.federation.network import Carrier, Network
-from harness.federation.server_apps import Dealt, answer_to, scope_of
+from harness.federation.server_apps import DEALT, answer_to, scope_of
 from protocol.channel.commitment import MessageDigest, head_digest
 from protocol.channel.message import unpack_frame
 from protocol.channel.sealing import SealedMessage
@@ -101,7 +101,7 @@ class Pair:
             mock.patch("servers.server.failpoints_of", return_value=points),
             MADE_ONCE.shared(),
         ):
-            app = create_app(self.settings[side], clock=clock, transfer=Dealt())
+            app = create_app(self.settings[side], clock=clock, transfer=DEALT)
             self.apps[side], self._inside[side] = app, MADE_ONCE.inside(app)
             self.living.add(side)
             self.started[side] += 1

@@ -27,7 +27,7 @@ from harness.federation.clocks import Stop, VirtualClock
 from harness.federation.learners import Learners
 from harness.federation.network import Network, Slowly
 from harness.federation.processes import FederationSpec, RunningFederation
-from harness.federation.server_apps import AppsInMemory
+from harness.federation.server_apps import DEALT, AppsInMemory
 from protocol.messages.control import Study
 from protocol.sharing import Side
 from servers.correlations import OBLIVIOUS
@@ -61,7 +61,7 @@ class InMemoryFederation:
         self._agents: dict[str, tuple[Stop, threading.Thread]] = {}
         self._failed: list[BaseException] = []
         configs = {side: self.files.config(self.parties.roster.message.operator(side).name) for side in Side}
-        self.servers = AppsInMemory(configs, transfer=OBLIVIOUS if real_transfer else None, network=network)
+        self.servers = AppsInMemory(configs, transfer=OBLIVIOUS if real_transfer else DEALT, network=network)
         self.clock = self.servers.clock
         self._retries = ExitStack()
         # Time passes while an agent waits to ask again, and says when it gives up: the machine's would under load.

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -30,7 +29,16 @@ from host.clock import Clock
 from protocol.arithmetic.ring import derive
 from protocol.messages.control import Roster
 from protocol.mpc.product import dealer_pair
-from protocol.ot.session import CorrelationHalf, LengthsList, ReceiverBatch, SenderBatch
+from protocol.ot.base import DEFAULT_EXTENSION, Extension
+from protocol.ot.session import (
+    CorrelationHalf,
+    LengthsList,
+    OtReceiver,
+    OtSender,
+    OtSenderOpening,
+    ReceiverBatch,
+    SenderBatch,
+)
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
 from servers.app import create_app
@@ -46,55 +54,57 @@ def _halves(session_id: bytes, number: int, lengths_list: LengthsList, place: in
     return dealer_pair(lengths_list, derive(session_id, f"dealt batch {number}"))[place]
 
 
-@dataclass(eq=False)
-class _Receiver:
-    session_id: bytes
-    batches: int = 0
+class _Receiver(OtReceiver):
+    def __init__(self, session_id: bytes) -> None:
+        super().__init__(_NO_BYTES, session_id, DEFAULT_EXTENSION)
+        self._session_id = session_id
+
+    @classmethod
+    def open(
+        cls, session_id: bytes, message: bytes, rand: bytes, extension: Extension = DEFAULT_EXTENSION
+    ) -> tuple[OtReceiver, bytes]:
+        return cls(session_id), b""
 
     def extend(self, lengths_list: LengthsList) -> tuple[ReceiverBatch, bytes]:
-        batch = ReceiverBatch(list(lengths_list), self.batches, 0, _NOTHING, _NO_BYTES, _NO_BYTES)
-        self.batches += 1
+        batch = ReceiverBatch(list(lengths_list), self._number, 0, _NOTHING, _NO_BYTES, _NO_BYTES)
+        self._number += 1
         return batch, b""
 
     def answer(self, batch: ReceiverBatch, challenge: bytes) -> bytes:
         return b""
 
     def finish(self, batch: ReceiverBatch, products: bytes) -> list[CorrelationHalf]:
-        return _halves(self.session_id, batch.number, batch.lengths_list, 0)
-
-    def close(self) -> None:
-        return
+        return _halves(self._session_id, batch.number, batch.lengths_list, 0)
 
 
-@dataclass(eq=False)
-class _Sender:
-    session_id: bytes
-    batches: int = 0
+class _Sender(OtSender):
+    def __init__(self, session_id: bytes) -> None:
+        super().__init__(_NO_BYTES, b"", session_id, DEFAULT_EXTENSION)
+        self._session_id = session_id
 
-    def finish(self, reply: bytes) -> _Sender:
-        return self
+    @staticmethod
+    def open(session_id: bytes, rand: bytes, extension: Extension = DEFAULT_EXTENSION) -> tuple[OtSenderOpening, bytes]:
+        return _Opening(session_id), b""
 
     def challenge(self, message: bytes, lengths_list: LengthsList, rand: bytes) -> tuple[SenderBatch, bytes]:
-        batch = SenderBatch(list(lengths_list), self.batches, 0, b"", _NO_BYTES)
-        self.batches += 1
+        batch = SenderBatch(list(lengths_list), self._number, 0, b"", _NO_BYTES)
+        self._number += 1
         return batch, b""
 
     def respond(self, batch: SenderBatch, answer: bytes) -> tuple[list[CorrelationHalf], bytes]:
-        return _halves(self.session_id, batch.number, batch.lengths_list, 1), b""
-
-    def close(self) -> None:
-        return
+        return _halves(self._session_id, batch.number, batch.lengths_list, 1), b""
 
 
-class Dealt:
-    """Both servers' halves follow from the session's name."""
+class _Opening(OtSenderOpening):
+    def __init__(self, session_id: bytes) -> None:
+        self._session_id = session_id
 
-    def receiver(self, session_id: bytes, message: bytes, rand: bytes) -> tuple[_Receiver, bytes]:
-        return _Receiver(session_id), b""
+    def finish(self, reply: bytes) -> OtSender:
+        return _Sender(self._session_id)
 
-    def sender(self, session_id: bytes, rand: bytes) -> tuple[_Sender, bytes]:
-        return _Sender(session_id), b""
 
+DEALT: Final = Transfer(_Receiver, _Sender)
+"""Both servers' halves follow from the session's name."""
 
 _REAL_S: Final = 60.0
 _LONG_POLLS: Final = frozenset({"view", "list studies"})
@@ -190,7 +200,7 @@ class AppsInMemory:
     """Both servers' applications on a virtual clock, from the settings that processes would read."""
 
     def __init__(
-        self, configs: Mapping[Side, Path], *, transfer: Transfer | None = None, network: Network | None = None
+        self, configs: Mapping[Side, Path], *, transfer: Transfer = DEALT, network: Network | None = None
     ) -> None:
         """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
         self.clock = VirtualClock()
@@ -204,7 +214,7 @@ class AppsInMemory:
         self._lives: dict[Side, AsyncExitStack] = {}
         self._settings = {side: server_settings(configs[side]) for side in Side}
         self.addresses = {settings.public_url: side for side, settings in self._settings.items()}
-        self._transfer = transfer or Dealt()
+        self._transfer = transfer
         self._over = asyncio.Event()
         for side in Side:
             self._make(side)

@@ -24,8 +24,7 @@ from pydantic.fields import FieldInfo
 from client_agent.learning.settings import TrainerSettings
 from client_agent.settings import AgentSettings, NotifySettings
 from moiety import SUBCOMMANDS
-from protocol import errors
-from protocol.errors import ConfigurationError, ErrorCode, MoietyError
+from protocol.errors import CLASS_OF_CODE, ConfigurationError, ErrorCode
 from protocol.policy.site_policy import SitePolicy
 from servers.api import enrolment, health, mail, peer, rounds, studies
 from servers.monitoring import Metrics
@@ -264,13 +263,8 @@ _OPERATING: Final = Path(__file__).parents[2] / "docs" / "operating.md"
 
 
 def errors_page() -> str:
-    kinds = {kind.code: kind for kind in vars(errors).values() if _has_code(kind)}
     causes = usual_causes(_OPERATING.read_text(encoding="utf-8"))
-    rows = [
-        (f"`{code.value}`", _status(code), _meaning(code, kinds[code]), causes.get(code.value, ""))
-        for code in ErrorCode
-        if code in kinds
-    ]
+    rows = [(f"`{code.value}`", _status(code), _meaning(code), causes.get(code.value, "")) for code in ErrorCode]
     return page(
         "Error codes",
         "Every refusal has a code, which stays the same, and a text that says what was found, what is allowed and what "
@@ -287,12 +281,8 @@ def usual_causes(operating: str) -> dict[str, str]:
     return {code: cause for codes, cause in told for code in re.findall(r"`(\w+)`", codes)}
 
 
-def _has_code(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, MoietyError) and "code" in vars(kind)
-
-
-def _meaning(code: ErrorCode, kind: type[MoietyError]) -> str:
-    return first_paragraph(vars(kind).get("__doc__")).replace("``", "`") or PROBLEMS[code].title
+def _meaning(code: ErrorCode) -> str:
+    return first_paragraph(vars(CLASS_OF_CODE[code]).get("__doc__")).replace("``", "`") or PROBLEMS[code].title
 
 
 def _status(code: ErrorCode) -> str:

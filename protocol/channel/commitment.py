@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 from protocol.channel.keys import require_length
@@ -38,22 +37,6 @@ _COMMITMENT_DOMAIN: Final = b"moiety/2 share\x00"
 _PREFIX_BYTES: Final = len(MAGIC) + 4
 
 
-class BodyHash:
-    """SHA-256 of an encrypted body, taken while its chunks pass by."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def over(self, chunks: Iterable[Octets]) -> Iterator[Octets]:
-        """The same chunks, each hashed before it is handed on."""
-        for chunk in chunks:
-            self._hash.update(chunk)
-            yield chunk
-
-    def digest(self) -> bytes:
-        return self._hash.digest()
-
-
 def commitment(salt: bytes, content_key: bytes, body_hash: bytes) -> bytes:
     """The commitment to the share that ``content_key`` opens from the body of that hash.
 
@@ -69,10 +52,10 @@ def commitment(salt: bytes, content_key: bytes, body_hash: bytes) -> bytes:
 
 def commitment_to(share: Octets, salt: bytes, content_key: bytes) -> bytes:
     """The commitment to a share that is in memory, as a body under ``content_key`` would keep it."""
-    taken = BodyHash()
-    for _ in taken.over(encrypt_body(content_key, [share])):
-        pass
-    return commitment(salt, content_key, taken.digest())
+    body_hash = hashlib.sha256()
+    for chunk in encrypt_body(content_key, [share]):
+        body_hash.update(chunk)
+    return commitment(salt, content_key, body_hash.digest())
 
 
 def check_commitment(committed: bytes, salt: bytes, content_key: bytes, body_hash: bytes) -> None:

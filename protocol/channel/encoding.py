@@ -258,15 +258,6 @@ def unpad(padded: bytes) -> bytes:
     return content
 
 
-def require_written_alike(length: int, expected: int, whole: bool) -> None:
-    """MalformedMessage unless a letter has the length of its kind, and spells every field that its message has."""
-    if length != expected or not whole:
-        raise MalformedMessage(
-            f"a letter has {length} bytes inside its seal, its kind and content take {expected}, with every field "
-            "spelled: its sender must write and pad it like every other"
-        )
-
-
 def shortened(text: str, most_bytes: int) -> str:
     """The longest beginning of ``text`` that takes at most so many bytes in canonical JSON."""
     kept, size = [], 2

@@ -20,10 +20,11 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from protocol.channel.keys import SealingKey, SealingPublicKey
+from protocol.channel.commitment import head_digest
+from protocol.channel.keys import SealingKey, SealingPublicKey, SigningKey
 from protocol.channel.message import MAX_CONTROL_BYTES, Digest, Message, Version, pack_frame, unpack_frame
 from protocol.channel.sealing import open_small, seal_small, sealed_small_length
-from protocol.channel.signing import DigestField
+from protocol.channel.signing import DigestField, sign_request
 from protocol.errors import BrokenSeal, MalformedMessage, TooLarge
 
 HEAD_BYTES: Final = 2**13
@@ -98,6 +99,33 @@ def close_request(request: EnclosedRequest, enclosed: bytes, to: SealingPublicKe
     """The envelope with its length in front. Raises: TooLarge"""
     sealed = seal_small(_padded(request, enclosed), to, between.info("request"))
     return len(sealed).to_bytes(LENGTH_BYTES, "big") + sealed
+
+
+def sign_enclosed(
+    request: EnclosedRequest,
+    enclosed: bytes,
+    to: SealingPublicKey,
+    between: Correspondence,
+    url: str,
+    key: SigningKey,
+    created: int,
+) -> tuple[bytes, list[tuple[str, str]]]:
+    """The envelope, and the signature's headers for its POST to ``url``; ``key`` is the caller's.
+
+    Raises: TooLarge, MalformedMessage
+    """
+    envelope = close_request(request, enclosed, to, between)
+    signed = sign_request(
+        "POST",
+        url,
+        head_digest(envelope),
+        key,
+        between.caller,
+        created=created,
+        nonce=between.nonce,
+        digest_field=DigestField.SEALED_HEAD,
+    )
+    return envelope, list(signed)
 
 
 def open_request(sealed: bytes, key: SealingKey, between: Correspondence) -> tuple[EnclosedRequest, bytes]:

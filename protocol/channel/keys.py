@@ -66,9 +66,10 @@ class VerifyKey:
         return f"VerifyKey(fingerprint={_fingerprint(self.raw)})"
 
     @classmethod
+    @lru_cache(maxsize=_KEPT_KEYS)
     def from_bytes(cls, raw: bytes) -> VerifyKey:
         """The checked key; of the few that a federation has, each is checked once."""
-        return _verify_key(bytes(raw))
+        return cls(raw)
 
     def to_bytes(self) -> bytes:
         return self.raw
@@ -86,11 +87,6 @@ class VerifyKey:
                 f"the signature does not match the content and the key {_fingerprint(self.raw)}: "
                 "sign exactly the bytes that are sent, with the key in the roster"
             ) from None
-
-
-@lru_cache(maxsize=_KEPT_KEYS)
-def _verify_key(raw: bytes) -> VerifyKey:
-    return VerifyKey(raw)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -153,17 +149,13 @@ class SealingPublicKey:
         return f"SealingPublicKey(fingerprint={_fingerprint(self.raw)})"
 
     @classmethod
+    @lru_cache(maxsize=_KEPT_KEYS)
     def from_bytes(cls, raw: bytes) -> SealingPublicKey:
         """The checked key, checked once."""
-        return _sealing_public_key(bytes(raw))
+        return cls(raw)
 
     def to_bytes(self) -> bytes:
         return self.raw
-
-
-@lru_cache(maxsize=_KEPT_KEYS)
-def _sealing_public_key(raw: bytes) -> SealingPublicKey:
-    return SealingPublicKey(raw)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
@@ -276,12 +275,6 @@ def _check_header_length(length: int) -> None:
         raise TooLarge(f"a sealed message's header has {length} bytes, at most {MAX_HEADER_BYTES} are allowed")
 
 
-class _Stage(Enum):
-    PREFIX = auto()
-    HEADER = auto()
-    KEY = auto()
-
-
 class SealedReader:
     """Opens what ``seal_message`` made, from pieces of any size.
 
@@ -294,19 +287,13 @@ class SealedReader:
             ``accept`` raises. After an error the reader refuses further use.
     """
 
-    def __init__(
-        self,
-        key: SealingKey,
-        accept: Callable[[bytes], None] | None = None,
-    ) -> None:
+    def __init__(self, key: SealingKey, accept: Callable[[bytes], None] | None = None) -> None:
         self._key = key
         self._accept = accept
-        self._stage = _Stage.PREFIX
         self._needed = _PREFIX_BYTES
         self._held = bytearray()
         self._head = b""
-        self._header: bytes | None = None
-        self._info = b""
+        self._header = b""
         self._secret: bytes | None = None
         self._body: BodyReader | None = None
         self._usable = True
@@ -314,7 +301,7 @@ class SealedReader:
     @property
     def header(self) -> bytes | None:
         """The public header, as soon as it has been read."""
-        return self._header
+        return self._header or None
 
     @property
     def head(self) -> bytes:
@@ -362,11 +349,10 @@ class SealedReader:
         part = bytes(self._held)
         self._held.clear()
         self._head += part
-        if self._stage is _Stage.PREFIX:
-            self._stage, self._needed = _Stage.HEADER, self._header_length(part)
-        elif self._stage is _Stage.HEADER:
-            self._stage, self._needed = _Stage.KEY, _LENGTH_BYTES + _SEALED_KEY_BYTES
-            self._header, self._info = part, _BODY_INFO + part
+        if len(self._head) == _PREFIX_BYTES:
+            self._needed = self._header_length(part)
+        elif not self._header:
+            self._header, self._needed = part, _LENGTH_BYTES + _SEALED_KEY_BYTES
             if self._accept is not None:
                 self._accept(part)
         else:
@@ -385,7 +371,7 @@ class SealedReader:
         length = int.from_bytes(part[:_LENGTH_BYTES], "big")
         if length != _SEALED_KEY_BYTES:
             raise BrokenSeal(f"a sealed message's key part says {length} bytes, must be {_SEALED_KEY_BYTES}")
-        self._secret = _open_hpke(part[_LENGTH_BYTES:], self._key, self._info)
+        self._secret = _open_hpke(part[_LENGTH_BYTES:], self._key, _BODY_INFO + self._header)
         self._body = BodyReader(self._secret[:CONTENT_KEY_BYTES])
 
 
@@ -457,7 +443,7 @@ class BodyRange:
     """
 
     def __init__(self, content_key: bytes, content_bytes: int, read: Reader) -> None:
-        self._cipher = AESGCM(require_length("a content key", content_key, CONTENT_KEY_BYTES))
+        self._cipher = body_cipher(content_key)
         self._content_bytes = content_bytes
         self._last = max(0, -(-content_bytes // CHUNK_BYTES) - 1)
         self._read = read

@@ -38,6 +38,7 @@ and has no seal of its own: header and content framed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -47,7 +48,7 @@ import numpy as np
 
 from protocol.arithmetic.fixed_point import element_bytes, unpacked
 from protocol.arithmetic.ring import ELEMENT_BYTES, SEED_BYTES, Ring, Usage, expand, from_bytes, to_bytes
-from protocol.channel.commitment import COMMITMENT_BYTES, BodyHash, commitment, message_digest
+from protocol.channel.commitment import COMMITMENT_BYTES, commitment, message_digest
 from protocol.channel.keys import SealingKey, SealingPublicKey
 from protocol.channel.message import Message, pack_frame, unpack_frame
 from protocol.channel.sealing import (
@@ -245,7 +246,7 @@ class PartSealing:
         self._recipient = recipient
         self._content_key = content_key
         self._salt = salt
-        self._taken = BodyHash()
+        self._body_hash = hashlib.sha256()
 
     @property
     def head_bytes(self) -> int:
@@ -254,16 +255,18 @@ class PartSealing:
 
     def sealed_content(self, content: Iterable[Octets]) -> Iterator[Octets]:
         """The encrypted content, piece by piece; once, and to the end before anything else is asked."""
-        return self._taken.over(encrypt_body(self._content_key, content))
+        for chunk in encrypt_body(self._content_key, content):
+            self._body_hash.update(chunk)
+            yield chunk
 
     def commitment(self) -> bytes:
-        return commitment(self._salt, self._content_key, self._taken.digest())
+        return commitment(self._salt, self._content_key, self._body_hash.digest())
 
     def head(self, committed: Mapping[Side, bytes]) -> tuple[bytes, bytes]:
         """Return the head, all before the encrypted content, and the digest of the whole message."""
         header = self.part.header(committed).canonical()
         head = sealed_head(header, self._recipient, self._content_key, self._salt)
-        return head, message_digest(head, self._taken.digest())
+        return head, message_digest(head, self._body_hash.digest())
 
 
 # --- queries and openings ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Final, TypeVar, cast
 
 from pydantic import Field
 
-from protocol.channel.keys import SigningKey, VerifyKey
+from protocol.channel.keys import SigningKey
 from protocol.channel.message import (
     MAX_CONTROL_BYTES,
     Attempt,
@@ -351,8 +351,7 @@ def check_signature(message: Message, signature: Signature, party: Party) -> Non
     """BadSignature unless ``party`` made this signature over this message."""
     if signature.signer != party.name:
         raise BadSignature(f"{message.KIND}: signed by {signature.signer!r}, expected {party.name!r}")
-    key = VerifyKey.from_bytes(bytes.fromhex(party.signing_key))
-    verify_message(message.KIND, message.canonical(), bytes.fromhex(signature.value), key)
+    verify_message(message.KIND, message.canonical(), bytes.fromhex(signature.value), party.verify_key)
 
 
 def signature_from(signed: Signed[M], signer: str) -> Signature:

@@ -23,7 +23,6 @@ from protocol.channel.encoding import (
     LENGTH_BYTES,
     pack_message,
     pad,
-    require_written_alike,
     shortened,
     unpack_message,
     unpad,
@@ -204,7 +203,12 @@ def open_letter(
     content = unpad(padded)
     text = unpack_message(content)
     message = form.parse(text)
-    require_written_alike(len(padded), padded_bytes(content, kind), text == message.canonical())
+    expected = padded_bytes(content, kind)
+    if len(padded) != expected or text != message.canonical():
+        raise MalformedMessage(
+            f"a letter has {len(padded)} bytes inside its seal, its kind and content take {expected}, with every field "
+            "spelled: its sender must write and pad it like every other"
+        )
     return message
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator, model_validator
 
-from protocol.channel.keys import SealingPublicKey, key_id_of
+from protocol.channel.keys import SealingPublicKey, VerifyKey, key_id_of
 from protocol.channel.message import Digest, Message, PartyName, Signature, StudyName
 from protocol.messages.paths import ServerUrl
 from protocol.sharing import Side
@@ -34,6 +34,11 @@ class Party(Message):
     def key_id(self) -> str:
         """The name of the signing key in requests and answers: without the party's name, which a proxy would read."""
         return key_id_of(bytes.fromhex(self.signing_key))
+
+    @property
+    def verify_key(self) -> VerifyKey:
+        """The key of this party's signatures. Raises: MalformedMessage"""
+        return VerifyKey.from_bytes(bytes.fromhex(self.signing_key))
 
     @property
     def sealing(self) -> SealingPublicKey:

@@ -29,7 +29,7 @@ from protocol.sharing import Side
 from servers.api.authentication import AtAttempt, StrangerPeer, ThePeer, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.failpoints import Point
-from servers.peer_client import heard, told
+from servers.peer_client import histories_to_send, take_histories
 from servers.rounds.ciphertexts import countersign_agreed_set, countersign_sum_release
 from servers.rounds.endings import countersign_outcome, kept_go, serve
 from servers.rounds.intake import read_small, stream_into
@@ -72,8 +72,8 @@ async def histories(request: Request, server: ThisServer, only_b: OnlyB, caller:
     """Exchange both servers' histories; A's view of itself is in the answer, whatever becomes of its own."""
     message = Histories.parse(await read_small(request, caller))
     with suppress(RolledBack):
-        heard(server, message)
-    return message_answer(told(server))
+        take_histories(server, message)
+    return message_answer(histories_to_send(server))
 
 
 # --- oblivious transfer -----------------------------------------------------------------------------------------------

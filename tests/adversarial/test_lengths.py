@@ -25,7 +25,6 @@ from client_agent.site.letters import CountedClasses, StudyRefusal, WeightMail
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import Odd, light_learner, with_odd
 from protocol.channel.encoding import pack_message, pad
-from protocol.channel.keys import SealingPublicKey
 from protocol.channel.sealing import seal_small
 from protocol.errors import Clause, ErrorCode, MalformedMessage, UnusableUpdate
 from protocol.messages.control import Decline, Message, RuleName, RuleSpec, WeightList, sign
@@ -88,9 +87,7 @@ def test_why_a_site_declines_or_refuses_does_not_show(code: ErrorCode, clause: C
 
 
 def as_sent(padded: bytes, kind: str = "weights") -> bytes:
-    to = present(ROSTER.party("c1"))
-    key = SealingPublicKey.from_bytes(bytes.fromhex(to.sealing_key))
-    return seal_small(padded, key, letter_info(kind, ANY_DIGEST, R0, "c1", 1))
+    return seal_small(padded, present(ROSTER.party("c1")).sealing, letter_info(kind, ANY_DIGEST, R0, "c1", 1))
 
 
 def as_read(letter: bytes, form: type[Message] = WeightMail, kind: str = "weights") -> Message:

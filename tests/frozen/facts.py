@@ -179,7 +179,7 @@ def _in_a_session() -> Json:
 
 def error_codes() -> Json:
     """Code -> the class that is raised, its parent, the status and title that a caller gets."""
-    kinds = {kind.__name__: kind for kind in classes(errors.MoietyError, "code = ErrorCode")}
+    kinds = {kind.__name__: kind for kind in classes(errors.MoietyError, "(Unavailable")}
     tree = {name: [kind.__bases__[0].__name__, kind.__dict__.get("code")] for name, kind in sorted(kinds.items())}
     table = {code.value: [problem.status, problem.title] for code, problem in PROBLEMS.items()}
     return {"raised": tree, "answered": table, "codes": [code.value for code in errors.ErrorCode]}

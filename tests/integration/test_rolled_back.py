@@ -22,7 +22,7 @@ from protocol.messages.control import PauseCause, StudyEndState, StudyState
 from protocol.messages.peer import Histories
 from protocol.sharing import Side
 from servers.cli import declare_restored
-from servers.peer_client import heard, told
+from servers.peer_client import histories_to_send, take_histories
 from servers.server import Server
 from servers.settings import load_settings
 from tests.integration.test_server_round import SITES, D, expected_sum, run_round, updates
@@ -170,21 +170,21 @@ def test_nothing_but_its_own_signature_counts_against_a_server(pair: Pair) -> No
     forged = [a.sign(ahead), a.sign(ahead.model_copy(update={"party": a.name}))]
     for known in forged:
         with pytest.raises(BadSignature):
-            heard(b, Histories(own=told(a).own, known=known))
+            take_histories(b, Histories(own=histories_to_send(a).own, known=known))
     other = b.sign(b.history.now())
     with pytest.raises(BadSignature):
-        heard(b, Histories(own=other))
+        take_histories(b, Histories(own=other))
     b.history.require_compared()
 
 
 def test_a_late_message_of_one_start_says_nothing(pair: Pair) -> None:
     a, b = pair.server(Side.A), pair.server(Side.B)
     pair.until("compared", lambda: a.history.compared and b.history.compared)
-    early = told(a)
+    early = histories_to_send(a)
     pair.sites("trial")
-    heard(b, told(a))
+    take_histories(b, histories_to_send(a))
     kept = b.store.history_of(a.name)
-    heard(b, early)
+    take_histories(b, early)
     assert b.store.history_of(a.name) == kept
     b.history.require_compared()
 
@@ -215,10 +215,10 @@ def test_what_a_start_told_whose_answer_was_lost_can_be_followed_by_the_next_one
     before = pair.server(Side.A).store.changes()
     sites.announce(sites.announcement(1), [Side.A])
     assert pair.server(Side.A).store.changes() > before
-    lost = told(pair.server(Side.A))
+    lost = histories_to_send(pair.server(Side.A))
     pair.apps.kill(Side.A)
     pair.apps.bring_back(Side.B)
-    heard(pair.server(Side.B), lost)
+    take_histories(pair.server(Side.B), lost)
     pair.apps.bring_back(Side.A)
     pair.until("they have compared", lambda: all(pair.server(side).history.compared for side in Side))
     assert all(pair.server(side).history.current for side in Side)

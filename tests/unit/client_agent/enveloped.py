@@ -18,7 +18,6 @@ from protocol.channel.envelope import (
     close_answer,
     open_request,
 )
-from protocol.channel.keys import SealingPublicKey, VerifyKey
 from protocol.channel.signing import DigestField, VerifiedRequest, sign_answer, signed_digest, verify_request
 from protocol.messages.control import Party
 from protocol.messages.paths import SEALED
@@ -46,7 +45,7 @@ def opened(request: httpx.Request, server: PartyKeys, now: int = NOW) -> Opened:
     """Verify and open, as a server does."""
     assert (request.method, request.url.path) == ("POST", SEALED)
     known = {party.key_id: party for party in ROSTER.parties}
-    keys = {key_id: VerifyKey.from_bytes(bytes.fromhex(party.signing_key)) for key_id, party in known.items()}
+    keys = {key_id: party.verify_key for key_id, party in known.items()}
     verified = verify_request("POST", str(request.url), list(request.headers.multi_items()), keys.get, now)
     body = request.read()
     length = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES], "big")
@@ -79,7 +78,7 @@ def closed(
             digest_field=field,
         )
         return httpx.Response(200, headers=list(made), stream=answer.stream)
-    to = SealingPublicKey.from_bytes(bytes.fromhex(asked.caller.sealing_key))
+    to = asked.caller.sealing
     sealed = close_answer(answer.status_code, answer.read(), to, asked.between)
     digest = hashlib.sha256(sealed).digest()
     made = sign_answer(200, ANSWER_TYPE, digest, by.signing, by.key_id, created=NOW, request_signature=asked.signature)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from protocol.channel.commitment import (
     COMMITMENT_BYTES,
-    BodyHash,
     MessageDigest,
     check_commitment,
     commitment,
@@ -150,9 +149,6 @@ def test_the_digest_covers_head_and_body_once() -> None:
     taken = MessageDigest()
     taken.update(SEALED)
     assert taken.body_hash() == BODY_HASH
-    body = BodyHash()
-    assert b"".join(body.over([SEALED[HEAD_BYTES:-1], memoryview(SEALED)[-1:]])) == SEALED[HEAD_BYTES:]
-    assert body.digest() == BODY_HASH
 
 
 def test_the_head_can_be_digested_alone() -> None:
