@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from client_agent.cli.tables import console as console_for
@@ -30,6 +29,7 @@ from harness.engine.updates import CPU
 from harness.simulate.options import SimilarityOptions
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import read_study_file, simulated_study
+from host.frozen import Frozen
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import Ring, derive
@@ -149,23 +149,21 @@ PLAIN_DISCLOSES: Final = (
 )
 
 
-class SiteRank(BaseModel):
+class SiteRank(Frozen):
     """One line of the ranking; ``failed_check`` sites have no loss."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     loss: float | None
     samples: int
     failed_check: bool = False
 
 
-class Ranking(BaseModel):
+class Ranking(Frozen):
     """``own_loss`` is the requester's own model on the same examples, which no other site needs to know.
 
     ``judged_on`` says which of the requester's examples; ``error_bound`` is fixed point's, None in plain.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     data: str
     requester: str
     protection: str
