@@ -20,7 +20,7 @@ from client_agent.learning.models import build_model
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.study_file import checked_study_table
-from client_agent.learning.trainer import apply_aggregate, compute_update
+from client_agent.learning.trainer import train_round
 from client_agent.study.ranking import losses_of
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import SiteData
@@ -48,6 +48,7 @@ from protocol.ranking import (
     ranked,
     ranking_parameters,
 )
+from protocol.shared_model import plain_step
 from protocol.sharing import Share, Side
 
 
@@ -134,10 +135,10 @@ def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples)
     vector = model_vector(model)
     for number in range(1, study.rounds + 1):
         load_vector(model, vector)
-        update = compute_update(
+        trained = train_round(
             model, site.train, study.training, round=number, seed=site_seed(seed, site.name), device=CPU
         )
-        vector = apply_aggregate(vector, update, study.training.server_learning_rate)
+        vector = plain_step(vector, trained.update, study.training.server_learning_rate)
     load_vector(model, vector)
     return evaluate(model, judged, CPU)
 
