@@ -61,7 +61,7 @@ def test_a_paused_site_stays_out_says_so_and_comes_back(tmp_path: Path) -> None:
         command(running, "c3", "pause", NAME, "--person", "Dr. A", "--reason", "clinic")
         running.until("a pause", lambda: bool(_paused(running)))
         running.stop_agents("c3")
-        assert "paused here (Dr. A: clinic)" in command(running, "c3", "status")
+        assert "paused here: Dr. A: clinic" in command(running, "c3", "status")
         at_stop = len(_paused(running))
         running.start("c3")
         running.until("a pause after the restart", lambda: len(_paused(running)) > at_stop)
