@@ -85,7 +85,7 @@ def study_standing(settings: AgentSettings, known: KnownStudy) -> StudyStanding:
 
 
 def _problems(settings: AgentSettings) -> dict[str, Problem]:
-    """By study; "" for what concerns all of them."""
+    """Map a study to its last problem; "" to what concerns all of them."""
     return {one.study: one for one in read_notes(settings.state_dir / PROBLEMS, Problem)}
 
 
