@@ -22,9 +22,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from host.files import add_line, is_full, private_folder
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError, StorageFull
 
 AGENT: Final = "software"
@@ -54,13 +55,12 @@ class Action(StrEnum):
     ADMITTED = "admitted"
 
 
-class AuditEntry(BaseModel):
+class AuditEntry(Frozen):
     """``number`` counts from 1; ``previous`` is the digest of the line before; ``time_s`` counts since 1970.
 
     ``actor`` is a person's name, as given with a word, or ``software``; ``version`` is the release that wrote the line.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     number: Annotated[int, Field(ge=1)]
     time_s: float
     party: str

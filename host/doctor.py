@@ -24,8 +24,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cryptography import x509
-from pydantic import BaseModel, ConfigDict
 
+from host.frozen import Frozen
 from host.network import WebProxy, open_tunnel, why_unreachable
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import MoietyError
@@ -40,20 +40,18 @@ class Verdict(StrEnum):
     FAILED = "failed"
 
 
-class Finding(BaseModel):
+class Finding(Frozen):
     """``check`` was looked at and ``found``; ``fix`` is the next step where the verdict is not ok."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     check: str
     verdict: Verdict
     found: str
     fix: str = ""
 
 
-class Report(BaseModel):
+class Report(Frozen):
     """All findings, in the order in which they were looked at."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     of: str
     findings: tuple[Finding, ...]
 

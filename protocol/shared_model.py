@@ -164,9 +164,14 @@ def apply_aggregate(state: State, average: State, spec: RuleSpec, server_learnin
             f" and an average in {average.dtype}"
         )
     if vectors == 1:
-        step = np.multiply(np.float32(server_learning_rate), average, dtype=np.float32)
-        return np.subtract(state, step, dtype=np.float32)
+        return plain_step(state, average, server_learning_rate)
     return _adapted(state, average, spec, np.float32(server_learning_rate))
+
+
+def plain_step(model: State, average: State, server_learning_rate: float) -> State:
+    """The model after a step without moments, float32[D]: in this order of operations, so that all sites agree."""
+    step = np.multiply(np.float32(server_learning_rate), average, dtype=np.float32)
+    return np.subtract(model, step, dtype=np.float32)
 
 
 def _adapted(state: State, average: State, spec: RuleSpec, rate: np.float32) -> State:

@@ -69,7 +69,7 @@ def status(config: ConfigOption, json_output: JsonOption = False) -> None:
 
     Example: moiety agent status --config settings.toml
     """
-    from client_agent.cli.status import show_status
+    from client_agent.cli.agent_work import show_status
 
     show_status(settings_of(config), json_output=json_output)
 
@@ -84,7 +84,7 @@ def show(
 
     Example: moiety agent show heart --config settings.toml
     """
-    from client_agent.cli.decisions import list_studies, show_study
+    from client_agent.cli.agent_work import list_studies, show_study
 
     settings = settings_of(config)
     if study is None:
@@ -111,7 +111,7 @@ def approve(
 
     Example: moiety agent approve heart --person "Dr. Weiss" --config settings.toml
     """
-    from client_agent.cli.decisions import say
+    from client_agent.cli.agent_work import say
     from client_agent.study.approval import Word
 
     last = None if until is None else until.date()
@@ -128,7 +128,7 @@ def decline(
 
     Example: moiety agent decline heart --person "Dr. Weiss" --config settings.toml
     """
-    from client_agent.cli.decisions import say
+    from client_agent.cli.agent_work import say
     from client_agent.study.approval import Word
 
     say(settings_of(config), study, Word(approved=False, person=person, reason=reason), sure=yes)
@@ -174,7 +174,7 @@ def delete(
 
     Example: moiety agent delete heart --person "Dr. Weiss" --config settings.toml
     """
-    from client_agent.cli.decisions import delete_with_receipt
+    from client_agent.cli.agent_work import delete_with_receipt
 
     delete_with_receipt(settings_of(config), study, person, reason, json_output=json_output)
 
@@ -187,7 +187,7 @@ def ledger(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
 
     Example: moiety agent ledger --config settings.toml
     """
-    from client_agent.cli.status import show_ledger
+    from client_agent.cli.agent_work import show_ledger
 
     show_ledger(settings_of(config).state_dir, json_output=json_output)
 
@@ -221,7 +221,7 @@ def accept_rollback(config: ConfigOption, yes: DoItOption = False) -> None:
 
     Example: moiety agent accept-rollback --config settings.toml --yes
     """
-    from client_agent.cli.decisions import go_on_without
+    from client_agent.cli.agent_work import go_on_without
 
     go_on_without(settings_of(config), yes=yes)
 

@@ -167,7 +167,7 @@ def _show(found: Comparison) -> None:
     from client_agent.learning.scores import shown_value
 
     caption = (
-        f"{found.examples} test examples of this site, {found.rounds} rounds each, 95 % intervals over "
+        f"{found.examples} test examples of this site, {found.model_version} rounds each, 95 % intervals over "
         f"{found.samples} draws"
     )
     if found.finish is not None:

@@ -6,7 +6,6 @@ import csv
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
 from rich.table import Table
 
 from client_agent.cli.tables import add_row, console, plain, table
@@ -37,19 +36,11 @@ def show_rankings(state_dir: Path, study: str | None, *, json_output: bool) -> N
             "study with a [ranking] table were ranked"
         )
     for path in chosen:
-        ranking = _read_ranking(path)
-        if json_output:
+        ranking = StudyJournal(state_dir, path.parent.name).read(path, Ranking)
+        if ranking is not None and json_output:
             sys.stdout.write(ranking.model_dump_json() + "\n")
-        else:
+        elif ranking is not None:
             _print_ranking(ranking)
-
-
-def _read_ranking(path: Path) -> Ranking:
-    try:
-        return Ranking.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        wrong = error.error_count()
-        raise ConfigurationError(f"{path}: not a ranking of this version ({wrong} fields are wrong)") from None
 
 
 def _print_ranking(ranking: Ranking) -> None:

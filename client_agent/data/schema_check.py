@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from client_agent.learning.data import Named, difference
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study, TableSchema
 
 TRANSFORMATION_FILE: Final = "transformation.json"
 
 
-class _Kept(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class _Kept(Frozen, extra="ignore"):
     table: TableSchema
 
 

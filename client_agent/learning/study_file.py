@@ -11,10 +11,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from client_agent.learning.data import NO_NAMES, DataNames, Examples, folder_names, require_names_of_study
 from client_agent.learning.settings import NO_SOURCES, ModelSources
+from host.frozen import Frozen
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
@@ -39,11 +40,7 @@ from protocol.rules.registry import require_sites, rule_for
 from protocol.text import NamesKind, require_model_names
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class FinishTable(_Table):
+class FinishTable(Frozen, strict=True):
     """``[finish]``. ``choose`` the pull by examples ``held_out`` of the shared rounds (that share of the requester's
     training part), or by all of them, each left out once (small models whose loss is a mean over examples).
 
@@ -82,7 +79,7 @@ B = TypeVar("B", bound=BaseModel)
 _MODEL_AS_WRITTEN: Final = {"kind", "inputs", "hidden", "activation", "dropout", "personal", "buffers"}
 
 
-class ArchitectureTable(_Table):
+class ArchitectureTable(Frozen, strict=True):
     """A network of a library by name and arguments; without a version it is the one that is installed here."""
 
     library: str
@@ -91,7 +88,7 @@ class ArchitectureTable(_Table):
     arguments: dict[str, bool | int | float | str | list[Any]] = {}
 
 
-class ModelTable(_Table):
+class ModelTable(Frozen, strict=True):
     """``kind`` is linear, mlp, cnn, library or plugin; ``inputs`` the shape of one example.
 
     ``classes`` (2 where nothing is said) or, in studies of other tasks, ``outputs``: how many numbers the model gives.
@@ -141,7 +138,7 @@ class ModelTable(_Table):
         return DataNames(self.feature_names or (), self.class_names or ())
 
 
-class ParametersTable(_Table):
+class ParametersTable(Frozen, strict=True):
     """The study's numbers, without the dimension, which the model fixes."""
 
     clip_norm: float
@@ -153,7 +150,7 @@ class ParametersTable(_Table):
     ring_bits: RingBits = WORD_BITS
 
 
-class StudyTable(_Table):
+class StudyTable(Frozen, strict=True):
     """A whole study file; with ``rounds`` 0 the study is its summary alone."""
 
     name: str

@@ -1,4 +1,4 @@
-"""A site's computations from its own data: updates and the applied aggregate (docs/protocol.md 2, 10).
+"""A site's computations from its own data: its updates (docs/protocol.md 2).
 
 Everything is a function of its arguments: data, round and seed fix the batches, and the global random state of
 torch is left as it was found.
@@ -45,20 +45,6 @@ class LocalRound:
 
     update: Vector = field(repr=False)
     personal: Vector = field(repr=False)
-
-
-def compute_update(
-    model: nn.Module,
-    data: Examples,
-    training: TrainingSpec,
-    *,
-    round: int,
-    seed: int,
-    device: torch.device,
-    loss: Loss | None = None,
-) -> Vector:
-    """The update of one round, before clipping: float32[D] on the CPU; see :func:`train_round`."""
-    return train_round(model, data, training, round=round, seed=seed, device=device, loss=loss).update
 
 
 def train_round(
@@ -123,12 +109,6 @@ def gradient_rows(examples: int, training: TrainingSpec, round: int, seed: int, 
     passes, place = divmod(round - 1, len(_starts(examples, training.batch_size, least)))
     label = "batches" if passes == 0 or training.batches == "cycled" else f"batches of pass {passes}"
     return _batches(examples, training.batch_size, derived(seed, label), least)[place]
-
-
-def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vector:
-    """vector - server_lr * aggregate: element-wise, in float32, in this order, on the CPU, so that all sites agree."""
-    step = np.multiply(np.float32(server_lr), aggregate, dtype=np.float32)
-    return np.subtract(vector, step, dtype=np.float32)
 
 
 @contextmanager

@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 
 
 class Comparison(Frozen):
-    """Both models on this site's test part; ``rounds`` is what each was trained for.
+    """Both models on this site's test part; ``model_version`` is also the rounds of each.
 
     ``finish`` says how the federated one was finished here, None where it is the shared one; the other never is.
     """
 
     study: str
     model_version: int
-    rounds: int
     examples: int
     samples: int
     scores: tuple[Paired, ...]
@@ -62,7 +61,6 @@ def compare(held: HeldModel, settings: AgentSettings, samples: int) -> Compariso
     return Comparison(
         study=study.name,
         model_version=held.version,
-        rounds=held.version,
         examples=len(predictions[0].y),
         samples=samples,
         scores=paired,

@@ -5,6 +5,7 @@ By the answers' Date header, whole seconds that nobody signed: it changes nothin
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import httpx
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
 from host.files import write_durably
 from host.frozen import Frozen
@@ -39,22 +40,21 @@ class Contact(Frozen):
     failure: str = ""
 
 
-_FILE: Final = TypeAdapter(tuple[Contact, ...])
 N = TypeVar("N", bound=BaseModel)
 
 
-def read_notes(path: Path, kind: TypeAdapter[tuple[N, ...]]) -> tuple[N, ...]:
+def read_notes(path: Path, kind: type[N]) -> tuple[N, ...]:
     """Read a file on which nothing rests: empty where it is missing or cannot be read."""
     try:
-        return kind.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return tuple(map(kind.model_validate, json.loads(path.read_bytes())))
+    except (OSError, ValueError, TypeError):  # TypeError: not a list
         return ()
 
 
-def keep_notes(path: Path, kind: TypeAdapter[tuple[N, ...]], notes: Iterable[N]) -> None:
+def keep_notes(path: Path, notes: Iterable[BaseModel]) -> None:
     """Replace such a file; a full disk keeps nothing else from going on."""
     with suppress(OSError, StorageFull):
-        write_durably(path, kind.dump_json(tuple(notes)))
+        write_durably(path, f"[{','.join(one.model_dump_json() for one in notes)}]".encode())
 
 
 class Contacts:
@@ -64,7 +64,7 @@ class Contacts:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._known = {one.server: one for one in read_contacts(path)}
+        self._known = {one.server: one for one in read_notes(path, Contact)}
         self._written_at_s = 0.0
 
     def of(self, server: str) -> Contact:
@@ -93,7 +93,7 @@ class Contacts:
         now = self._clock()
         if at_once or not 0 <= now - self._written_at_s < _WRITTEN_EVERY_S:
             self._written_at_s = now
-            keep_notes(self._path, _FILE, self._known.values())
+            keep_notes(self._path, self._known.values())
 
 
 class NotedTransport(httpx.BaseTransport):
@@ -118,10 +118,6 @@ class NotedTransport(httpx.BaseTransport):
     def close(self) -> None:
         self._closed = True
         self._inner.close()
-
-
-def read_contacts(path: Path) -> tuple[Contact, ...]:
-    return read_notes(path, _FILE)
 
 
 def clock_ahead_s(date: str | None, at_s: float) -> float | None:

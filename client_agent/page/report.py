@@ -139,7 +139,7 @@ class StudyReport(Frozen):
 def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyReport:
     """Whatever state the study is in. Raises: ConfigurationError where this site knows none of that name"""
     roster, came_with = load_identity(settings)
-    stand = stand_of(settings, name)
+    stand = stand_of(settings, roster, name)
     study, folder = stand.asked, settings.state_dir / "studies" / name
     records = read_metrics(folder / METRICS)
     journal = StudyJournal(settings.state_dir, name) if folder.is_dir() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.net.envelopes import Body
 from client_agent.requester.study import RequesterStudy
@@ -13,6 +13,7 @@ from client_agent.site.context import RELAY
 from client_agent.site.failpoints import Point
 from client_agent.site.letters import Attestation, WeightMail, Welcome
 from host.files import new_folder, write_durably
+from host.frozen import Frozen
 from protocol.errors import MoietyError
 from protocol.messages import paths
 from protocol.messages.control import Message, Signed
@@ -20,10 +21,9 @@ from protocol.messages.letter import LetterKind, Topic, seal_checkpoint, seal_le
 from protocol.messages.purpose import Purpose
 
 
-class CheckpointKey(BaseModel):
+class CheckpointKey(Frozen, hide_input_in_errors=True):
     """The key of one model version's checkpoint."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     content_key: str = Field(repr=False)
     digest: str
 

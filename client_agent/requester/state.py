@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.site.events import Absence, Absent, RoundEnd
 from client_agent.site.letters import CountedClasses
@@ -25,10 +25,9 @@ class Welcomed(Frozen):
     version: int
 
 
-class RequesterState(BaseModel):
+class RequesterState(Frozen, hide_input_in_errors=True):
     """The requester's knowledge between two rounds; durable."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     next_round: int = 1
     rule_state: RuleState
     memory: SiteMemory = SiteMemory()

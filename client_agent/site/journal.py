@@ -31,7 +31,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from client_agent.site.events import Shown
 from client_agent.site.failpoints import Point
@@ -55,7 +55,7 @@ MODEL: Final = "model"
 _MOMENTS: Final = "moments"
 
 
-class SiteState(BaseModel):
+class SiteState(Frozen, hide_input_in_errors=True):
     """The state of this site. ``model_version`` is None until the requester's welcome came.
 
     ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
@@ -67,8 +67,6 @@ class SiteState(BaseModel):
     whether it was applied or discarded. ``ended_by`` is what ended the study,
     ``refused`` that this site takes no part.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     study_digest: str
     training_seed: int = Field(repr=False)

@@ -24,7 +24,6 @@ from typing import Final
 import httpx
 import stamina
 import structlog
-from pydantic import TypeAdapter
 
 from client_agent.net.contacts import keep_notes, read_notes
 from client_agent.net.ledger import Ledger
@@ -190,9 +189,6 @@ class Sent(Frozen):
     failure: str = ""
 
 
-_NOTICES_FILE: Final = TypeAdapter(tuple[Sent, ...])
-
-
 class Notices:
     """Ways to people, and what went by each of them; with no ways it does nothing."""
 
@@ -201,7 +197,7 @@ class Notices:
         self._ways = dict(ways)
         self._clock = clock
         self._lock = threading.Lock()
-        self._known = {(one.study_digest, one.way): one for one in read_notices(state_dir)}
+        self._known = {(one.study_digest, one.way): one for one in read_notes(self._path, Sent)}
         self._under_way: set[tuple[str, str]] = set()
 
     def tell(self, notice: Notice) -> None:
@@ -264,12 +260,8 @@ class Notices:
                 failing_since_s=since,
                 failure=failure,
             )
-            keep_notes(self._path, _NOTICES_FILE, self._known.values())
+            keep_notes(self._path, self._known.values())
         return True
-
-
-def read_notices(state_dir: Path) -> tuple[Sent, ...]:
-    return read_notes(state_dir / NOTICES, _NOTICES_FILE)
 
 
 PROBLEMS: Final = "problems.json"
@@ -285,9 +277,6 @@ class Problem(Frozen):
     since_s: float
 
 
-_PROBLEMS_FILE: Final = TypeAdapter(tuple[Problem, ...])
-
-
 class Problems:
     """Written when it changes; a round that ended, or a start that went well, takes a study's problem away."""
 
@@ -295,7 +284,7 @@ class Problems:
         self._path = state_dir / PROBLEMS
         self._clock = clock
         self._lock = threading.Lock()
-        self._known = {one.study: one for one in read_problems(state_dir)}
+        self._known = {one.study: one for one in read_notes(self._path, Problem)}
 
     def noting(self, emit: EventSink) -> EventSink:
         """The same sink, every event of which is noted here first."""
@@ -312,7 +301,7 @@ class Problems:
     def mended(self, study: str) -> None:
         with self._lock:
             if self._known.pop(study, None) is not None:
-                keep_notes(self._path, _PROBLEMS_FILE, self._known.values())
+                keep_notes(self._path, self._known.values())
 
     def _note(self, event: AgentEvent) -> None:
         with self._lock:
@@ -320,8 +309,4 @@ class Problems:
             if known is None or known.text != event.text:
                 now_s = self._clock()
                 self._known[event.study] = Problem(study=event.study, round=event.round, text=event.text, since_s=now_s)
-                keep_notes(self._path, _PROBLEMS_FILE, self._known.values())
-
-
-def read_problems(state_dir: Path) -> tuple[Problem, ...]:
-    return read_notes(state_dir / PROBLEMS, _PROBLEMS_FILE)
+                keep_notes(self._path, self._known.values())

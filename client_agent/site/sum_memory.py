@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.identity import drawn_once, folder_of_key, read_remembered
 from host.files import new_folder, write_durably
@@ -46,14 +45,13 @@ def sum_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) -> Su
     return SumMemory(folder_of_key(state_dir, _SUMS, came_with), draw)
 
 
-class RememberedRow(BaseModel):
+class RememberedRow(Frozen, strict=True):
     """A round as it is kept; ``skipped`` once both servers signed that nothing was opened.
 
     ``proven``: the row holds all that the round can have opened, by what both servers signed or served, and not by the
     requester's word alone. Rows of versions before this field are not.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     row: SummedRow
     skipped: bool = False
     proven: bool = False

@@ -26,7 +26,7 @@ from host.audit_log import AGENT, Action, AuditLog
 from host.files import append_durably
 from host.frozen import Frozen
 from protocol.errors import ConfigurationError
-from protocol.messages.control import Roster, Signed, Study
+from protocol.messages.control import Roster, Signed, Study, StudyEnd
 from protocol.messages.letter import told
 from protocol.policy.site_policy import SitePolicy
 from protocol.text import printable
@@ -110,6 +110,7 @@ class KnownStudy:
     paused: str | None
     stopped: str
     finished: str
+    end: Signed[StudyEnd] | None
 
     @property
     def may_go(self) -> bool:
@@ -117,17 +118,24 @@ class KnownStudy:
         return self.over or self.left is not None or self.journal.is_withdrawn
 
     @property
-    def state(self) -> str:
-        """In one line, for people."""
+    def standing(self) -> tuple[str, str]:
+        """The state in a word or two, and why it is so or what to do."""
         if self.over:
-            return f"over: {self.finished}"
+            return "over", self.finished
+        if self.journal.is_withdrawn:
+            return "withdrawn", "it was cancelled before a server had it"
         if self.left is not None:
-            return "left by this site"
+            return "left by this site", self.left
         if self.waits:
-            return f"waits for a person: moiety agent approve {self.study.name}"
+            return "waits for a person", f"moiety agent approve {self.study.name}"
         if self.paused is not None:
-            return f"paused here ({self.paused}): moiety agent resume {self.study.name}"
-        return f"stopped: {self.stopped}" if self.stopped else "runs"
+            return "paused here", f"{self.paused}; moiety agent resume {self.study.name}"
+        return ("stopped", self.stopped) if self.stopped else ("under way", "")
+
+    @property
+    def state(self) -> str:
+        """The same in one line."""
+        return ": ".join(filter(None, self.standing))
 
 
 def known_studies(settings: AgentSettings, roster: Roster) -> Iterator[KnownStudy]:
@@ -163,12 +171,13 @@ def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStud
         paused=journal.paused,
         stopped=journal.stopped_because,
         finished=(state.finished or "") if state is not None else "",
+        end=state.ended_by if state is not None else None,
     )
 
 
 def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> None:
     """A yes or no to the study of this digest, for the agent that runs or starts next. Raises: ConfigurationError"""
-    known = _not_over(settings, name, "'moiety study create' was its word")
+    known = study_to_decide(settings, name)
     if known.study.digest() != digest:
         raise ConfigurationError(f"study {name!r} is another one than was shown: look at it again")
     if not word.person.strip():
@@ -226,10 +235,15 @@ def note(settings: AgentSettings, study: Study, action: Action, detail: str = ""
     log.add(action, detail, actor=actor, study=study.name, study_digest=study.digest())
 
 
-def _not_over(settings: AgentSettings, name: str, instead: str) -> KnownStudy:
+def study_to_decide(settings: AgentSettings, name: str, instead: str = "") -> KnownStudy:
+    """A study that this site's people may still decide on; ``instead``: what its requester does.
+
+    Raises: ConfigurationError at its requester, and once it is over
+    """
     roster, _ = load_identity(settings)
     if settings.site == roster.requester:
-        raise ConfigurationError(f"this site asked for study {name!r}: {instead}")
+        own = instead or f"'moiety study create' was its word, and 'moiety study cancel {name}' ends it"
+        raise ConfigurationError(f"this site asked for study {name!r}: {own}")
     known = known_study(settings, roster, name)
     if known.over:
         raise ConfigurationError(f"study {name!r} is over at this site ({printable(known.finished)})")
@@ -239,7 +253,7 @@ def _not_over(settings: AgentSettings, name: str, instead: str) -> KnownStudy:
 def _under_way(
     settings: AgentSettings, name: str, instead: str = "stop its agent to pause it, start it to go on"
 ) -> KnownStudy:
-    known = _not_over(settings, name, instead)
+    known = study_to_decide(settings, name, instead)
     if known.left is not None:
         raise ConfigurationError(f"this site has left study {name!r} for good")
     return known

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from client_agent.net.contacts import CONTACTS, Contact, read_contacts
+from client_agent.net.contacts import CONTACTS, Contact, read_notes
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, last_metrics
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import Awaited, read_awaited
-from client_agent.site.notifications import Problem, Sent, read_notices, read_problems
+from client_agent.site.notifications import NOTICES, PROBLEMS, Problem, Sent
 from client_agent.site.privacy_budget import MEMORY, BudgetReport, budget_memory, budget_report
 from client_agent.study.approval import Approval, KnownStudy, approval_of, known_studies
 from host.folder_lock import holder_of
@@ -63,10 +63,10 @@ class SiteStanding(Frozen):
 def standing(settings: AgentSettings) -> SiteStanding:
     """Reads, and writes nothing. Raises: ConfigurationError, BadSignature"""
     roster, came_with = load_identity(settings)
-    problems = {one.study: one for one in read_problems(settings.state_dir)}
-    studies = tuple(_study(known, problems.get(known.study.name)) for known in known_studies(settings, roster))
+    problems = _problems(settings)
+    studies = tuple(_study(known, problems) for known in known_studies(settings, roster))
     waiting = {one.digest for one in studies if one.waits and not one.over}
-    notices = read_notices(settings.state_dir)
+    notices = read_notes(settings.state_dir / NOTICES, Sent)
     return SiteStanding(
         site=settings.site,
         federation=roster.federation,
@@ -81,12 +81,16 @@ def standing(settings: AgentSettings) -> SiteStanding:
 
 
 def study_standing(settings: AgentSettings, known: KnownStudy) -> StudyStanding:
-    problems = {one.study: one for one in read_problems(settings.state_dir)}
-    return _study(known, problems.get(known.study.name))
+    return _study(known, _problems(settings))
+
+
+def _problems(settings: AgentSettings) -> dict[str, Problem]:
+    """Map a study to its last problem; "" to what concerns all of them."""
+    return {one.study: one for one in read_notes(settings.state_dir / PROBLEMS, Problem)}
 
 
 def contacts_of(settings: AgentSettings, roster: Roster) -> tuple[Contact, ...]:
-    known = {one.server: one for one in read_contacts(settings.state_dir / CONTACTS)}
+    known = {one.server: one for one in read_notes(settings.state_dir / CONTACTS, Contact)}
     names = (roster.operator_a.name, roster.operator_b.name)
     return tuple(known.get(name, Contact(server=name)) for name in names)
 
@@ -109,7 +113,7 @@ def own_weight(record: RoundRecord) -> float | None:
     return listed[0] / record.grid if listed else None
 
 
-def _study(known: KnownStudy, problem: Problem | None) -> StudyStanding:
+def _study(known: KnownStudy, problems: dict[str, Problem]) -> StudyStanding:
     last = last_metrics(known.journal.folder / METRICS)
     return StudyStanding(
         study=known.study.name,
@@ -121,7 +125,7 @@ def _study(known: KnownStudy, problem: Problem | None) -> StudyStanding:
         paused=known.paused,
         left=known.left,
         rounds=known.study.rounds,
-        problem=None if known.over else problem,
+        problem=None if known.over else problems.get(known.study.name),
         awaited=read_awaited(known.journal),
         stopped=known.stopped,
         **({} if last is None else _round(last)),

@@ -15,7 +15,6 @@ from typing import Any, Final, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.datasets.registry import load_data
@@ -29,6 +28,7 @@ from harness.simulate.case import Case, Variant
 from harness.simulate.case_run import request_for
 from harness.simulate.study_files import refuse_package, simulated_study
 from harness.versions import versions
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Announcement, Study
 from protocol.parameters import Needs
@@ -37,10 +37,8 @@ from protocol.policy.site_policy import SitePolicy
 Reals = NDArray[np.float64]
 
 
-class Line(BaseModel):
+class Line(Frozen):
     """An experiment's findings, as a line of JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 L = TypeVar("L", bound=Line)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table
 from structlog.testing import capture_logs
@@ -39,6 +38,7 @@ from harness.attack import (
 from harness.attack.attack import Attack, Attempt, Party, taken_out
 from harness.attack.attacked_study import program_versions
 from harness.attack.signed_client import Deployment
+from host.frozen import Frozen
 from host.output_files import rewrite, writable
 from protocol.errors import ConfigurationError
 from protocol.text import printable
@@ -95,14 +95,13 @@ FORMAT: Final = "moiety-attacks/1"
 _HELD, _NOT_HELD = 0, 1
 
 
-class Outcome(BaseModel):
+class Outcome(Frozen):
     """One attack. ``held``: it did not reach what it tries; ``error``: it could not be tried, so nothing held.
 
     ``promised``: whether docs/threat_model.md promises that it fails. ``defended``: whether the defence was there.
     ``note``: the figure's interval, or which of several messages went through, where there is such a thing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     party: Party
     tried: str
@@ -133,10 +132,9 @@ class Outcome(BaseModel):
         return self.error if self.figure is None else f"{self.figure:.3g} {self.figure_is}"
 
 
-class Outcomes(BaseModel):
+class Outcomes(Frozen):
     """A run of several attacks, as ``--json`` writes it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     attacks: tuple[Outcome, ...]
     seconds: float

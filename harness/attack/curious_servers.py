@@ -23,7 +23,7 @@ from sklearn.model_selection import cross_val_predict
 
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.trainer import compute_update
+from client_agent.learning.trainer import train_round
 from client_agent.site.letters import WeightMail
 from harness.attack.attack import Attempt, Found
 from harness.attack.forgeries import honest_contribution
@@ -181,7 +181,7 @@ def _trained_s(examples: int, run: int) -> float:
     data = Examples(draw.normal(size=(examples, 30)).astype(np.float32), draw.integers(0, 2, examples))
     network, whole = build_model(model_spec("mlp", (30,), (64,), 2), 0), TrainingSpec(batch_size=examples)
     began = time.perf_counter()
-    compute_update(network, data, whole, round=1, seed=run, device=torch.device("cpu"))
+    train_round(network, data, whole, round=1, seed=run, device=torch.device("cpu"))
     return time.perf_counter() - began
 
 

@@ -22,7 +22,7 @@ from client_agent.contributor.welcome import open_checkpoint
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.trainer import compute_update
+from client_agent.learning.trainer import train_round
 from harness.attack.attack import Attempt, Found
 from harness.attack.attacked_study import AttackedStudy
 from harness.attack.inversion import rows_over_biases
@@ -97,7 +97,7 @@ class Hospitals:
         for number, site in enumerate(self._sites):
             load_vector(network, model)
             batch = Examples(site.train.X, site.train.y)
-            update = compute_update(network, batch, _WHOLE, round=1, seed=1, device=torch.device("cpu"))
+            update = train_round(network, batch, _WHOLE, round=1, seed=1, device=torch.device("cpu")).update
             total += encode(clip(update, _PARAMETERS.clip_norm)[0], _PARAMETERS, bytes([number]) * 32)
         return average_chunk(to_signed(total), len(self._sites), _PARAMETERS)
 

@@ -26,9 +26,10 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from harness.versions import versions
+from host.frozen import Frozen
 from host.output_files import rewrite
 from protocol.errors import ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits
@@ -278,10 +279,8 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
 
 
-class Figures(BaseModel):
+class Figures(Frozen):
     """A part of a result; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def shown(self) -> dict[str, str]:
         """Single figures as text, by their names; those of a part have the part's name before theirs."""

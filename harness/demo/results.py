@@ -9,7 +9,6 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from client_agent.learning.scores import MetricName, value_of
@@ -17,6 +16,7 @@ from harness.datasets.site_data import SplitRow
 from harness.engine.history import RoundKind, RunHistory, alpha_series, distance_series
 from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
+from host.frozen import Frozen
 from host.output_files import rewrite
 from protocol.messages.control import RuleName, Study
 
@@ -112,10 +112,9 @@ class DemoResult:
     seconds: float
 
 
-class Accuracy(BaseModel):
+class Accuracy(Frozen):
     """Mean and standard error of the requester's test accuracy over seeds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     mean: float
     standard_error: float | None
     values: tuple[float, ...]

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import nn
 
 from client_agent.learning.data import Examples
@@ -21,6 +21,7 @@ from client_agent.learning.flat_vector import Vector
 from client_agent.learning.layers import has_statistics, personal_parameters
 from client_agent.learning.losses import Loss
 from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TrainingSpec
 
@@ -90,13 +91,12 @@ def require_no_statistics(model: nn.Module, name: str) -> None:
         raise ConfigurationError(f"{name} takes no model with batch norm: use GroupNorm, or rule 'fedavg'")
 
 
-class _Table(BaseModel):
+class _Table(Frozen, strict=True):
     """An algorithm; unless it says otherwise, its sites keep nothing and use the shared model.
 
     ``keeps_common``: the mean of all sites' own vectors is known to everybody.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     keeps_common: ClassVar[bool] = False
 
     def first(self, shared: Vector) -> Kept:

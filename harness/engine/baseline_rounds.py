@@ -15,7 +15,6 @@ from torch import nn
 from client_agent.learning.flat_vector import Vector, model_vector
 from client_agent.learning.losses import training_loss
 from client_agent.learning.sampling import site_seed
-from client_agent.learning.trainer import apply_aggregate
 from harness.engine.algorithms import (
     BaselineTable,
     Kept,
@@ -29,6 +28,7 @@ from harness.engine.updates import ClippedUpdate, clipped
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, Study
 from protocol.policy.memory import SiteMemory
+from protocol.shared_model import plain_step
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,4 +117,4 @@ class BaselineRounds:
     def _applied(self, vector: Vector, updates: Sequence[ClippedUpdate]) -> Vector:
         total = sum((update.values for update in updates), np.zeros(len(vector), np.float64))
         mean: Vector = (total / len(updates)).astype(np.float32)
-        return apply_aggregate(vector, mean, self.run.study.training.server_learning_rate)
+        return plain_step(vector, mean, self.run.study.training.server_learning_rate)

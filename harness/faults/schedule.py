@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 from unittest import mock
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
 from harness.attack.troubled_study import kinds
 from harness.federation.network import Fate, Judge, Passing
 from host.failpoints import Failpoints
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 
@@ -47,11 +48,7 @@ class Level(StrEnum):
     SERVERS = "servers"
 
 
-class _Fault(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Troubled(_Fault):
+class Troubled(Frozen):
     """The fate of the ``of_kind``-th message, from 0, that ``sender`` sends to a server for the same thing."""
 
     fault: Literal["message"] = "message"
@@ -66,7 +63,7 @@ class Troubled(_Fault):
         return (self.sender, self.to, self.kind, self.of_kind)
 
 
-class Away(_Fault):
+class Away(Frozen):
     """These parties die at once, ``at_s`` after the study was handed in, and come back ``for_s`` later, or never."""
 
     fault: Literal["away"] = "away"
@@ -75,7 +72,7 @@ class Away(_Fault):
     for_s: float | None
 
 
-class Parted(_Fault):
+class Parted(Frozen):
     """Nothing passes from the one to the other, for a time or for good."""
 
     fault: Literal["parted"] = "parted"
@@ -85,7 +82,7 @@ class Parted(_Fault):
     for_s: float | None
 
 
-class Full(_Fault):
+class Full(Frozen):
     """A party's disk takes nothing more for a time."""
 
     fault: Literal["disk full"] = "disk full"
@@ -94,7 +91,7 @@ class Full(_Fault):
     for_s: float
 
 
-class Stepped(_Fault):
+class Stepped(Frozen):
     """A party's clock jumps, back where it came from after a time."""
 
     fault: Literal["clock"] = "clock"
@@ -104,7 +101,7 @@ class Stepped(_Fault):
     for_s: float
 
 
-class Crashed(_Fault):
+class Crashed(Frozen):
     """A server loses its power where it reaches a failpoint for the ``of_point``-th time, from 0, of all its starts."""
 
     fault: Literal["crash"] = "crash"
@@ -129,7 +126,7 @@ class Lie(StrEnum):
     TWO_FACES = "another update to each server"
 
 
-class Lies(_Fault):
+class Lies(Frozen):
     """A contributor tells these, in every attempt that it takes part in."""
 
     fault: Literal["lies"] = "lies"
@@ -137,7 +134,7 @@ class Lies(_Fault):
     lies: tuple[Lie, ...]
 
 
-class Migrated(_Fault):
+class Migrated(Frozen):
     """A server dies; its database is of the schema before when it starts again, and is migrated."""
 
     fault: Literal["upgrade"] = "upgrade"
@@ -146,7 +143,7 @@ class Migrated(_Fault):
     for_s: float
 
 
-class RosterChanged(_Fault):
+class RosterChanged(Frozen):
     """Everybody has signed a change of the roster: the ``first`` server's file has it, the other's ``for_s`` later.
 
     ``adds`` comes to the study with it, nobody where it is empty; who it ``removes`` goes on asking.
@@ -166,14 +163,13 @@ Fault = Annotated[
 ]
 
 
-class Schedule(BaseModel):
+class Schedule(Frozen):
     """``delays_s``: messages are on their way for up to so long each, drawn by the seed and by what they are.
 
     ``smooth``, of the servers' level: None for two contributors that demand nothing of sums; else three of them demand
     isolation as agents do, and so much of every update is the same in all rounds.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: Literal["moiety-schedule/1"] = FORMAT
     seed: int
     delays_s: float

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from harness.faults.schedule import (
     SERVERS,
     Away,
@@ -26,6 +24,7 @@ from harness.faults.schedule import (
     Timed,
 )
 from harness.versions import versions
+from host.frozen import Frozen
 from host.output_files import rewrite
 from host.settings import read_text
 from protocol.errors import ConfigurationError
@@ -133,13 +132,12 @@ _EVERY: Final = 20
 """So many seeds may be lost to a stop."""
 
 
-class Failure(BaseModel):
+class Failure(Frozen):
     """A seed that failed: what does not hold, and the command that shows it again.
 
     ``faults``: how many are left in the schedule that the command reads, of ``of_faults`` that struck.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     seed: int
     broken: tuple[str, ...]
     again: str
@@ -147,13 +145,12 @@ class Failure(BaseModel):
     of_faults: int
 
 
-class Faults(BaseModel):
+class Faults(Frozen):
     """All seeds together; ``steps`` are the requests that were sent, ``cpu_s`` is of all processes.
 
     ``seeds``: which were asked for, at which ``level``; ``next_seed``: all before it have run.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     level: str
     seeds: str

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.learning.scores import METRICS, MetricName
 from client_agent.learning.study_file import StudyTable, checked_study_table
@@ -37,6 +37,7 @@ from harness.simulate.study_files import (
     without_package,
 )
 from host.extensions import FOLDER, Kind, is_brought
+from host.frozen import Frozen
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName
@@ -46,12 +47,11 @@ from protocol.policy.site_policy import SitePolicy
 Round = Annotated[int, Field(ge=1)]
 
 
-class AttendanceTable(BaseModel):
+class AttendanceTable(Frozen, strict=True):
     """``late``: site -> the first round that it can be listed in. ``missed``: site -> rounds in which it was listed and
     sends nothing. ``dropout``: the chance that a contributor misses a round, drawn anew for every seed, site and round.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     late: dict[str, Round] = {}
     missed: dict[str, list[Round]] = {}
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -86,11 +86,7 @@ TuneValue = float | int | str
 Opened = Literal["distances", "norms", "pairs", "inner_products"]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class PolicyTable(_Table):
+class PolicyTable(Frozen, strict=True):
     """The sites' policy in every run of the case (docs/protocol.md 9); the default is every site's own default."""
 
     least_contributors: Annotated[int, Field(ge=1)] = SitePolicy().least_contributors
@@ -107,7 +103,7 @@ class PolicyTable(_Table):
         )
 
 
-class CaseTable(_Table):
+class CaseTable(Frozen, strict=True):
     """``[case]``. ``dirichlet`` deals all training examples anew, by label; ``whitened`` whitens the features by the
     moments of all training parts. Of every training part only ``training_share`` is there. ``validation_share`` of the
     requester's training part is split off, to choose settings on, in tuning runs and in runs of variants that keep it.
@@ -134,7 +130,7 @@ class CaseTable(_Table):
     attendance: AttendanceTable = AttendanceTable()
 
 
-class VariantTable(_Table):
+class VariantTable(Frozen, strict=True):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all

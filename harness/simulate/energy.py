@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from host.frozen import Frozen
 from host.output_files import rewrite
 from protocol.errors import ConfigurationError
 
@@ -18,14 +19,13 @@ FILE: Final = "energy.json"
 _COUNTRY_LETTERS: Final = 3
 
 
-class Energy(BaseModel):
+class Energy(Frozen, populate_by_name=True):
     """Estimates: codecarbon takes the processor's power from its model and load where no counter can be read.
 
     Fields are read by codecarbon's own names. ``co2_kg`` is CO2 equivalent by the mean electricity of ``country``
     (ISO 3166-1, three letters).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
     seconds: float = Field(validation_alias="duration")
     energy_kwh: float = Field(validation_alias="energy_consumed")
     cpu_kwh: float = Field(validation_alias="cpu_energy")

@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from client_agent.cli.tables import console as console_for
@@ -21,7 +20,7 @@ from client_agent.learning.models import build_model
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.study_file import checked_study_table
-from client_agent.learning.trainer import apply_aggregate, compute_update
+from client_agent.learning.trainer import train_round
 from client_agent.study.ranking import losses_of
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import SiteData
@@ -30,6 +29,7 @@ from harness.engine.updates import CPU
 from harness.simulate.options import SimilarityOptions
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import read_study_file, simulated_study
+from host.frozen import Frozen
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import Ring, derive
@@ -48,6 +48,7 @@ from protocol.ranking import (
     ranked,
     ranking_parameters,
 )
+from protocol.shared_model import plain_step
 from protocol.sharing import Share, Side
 
 
@@ -134,10 +135,10 @@ def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples)
     vector = model_vector(model)
     for number in range(1, study.rounds + 1):
         load_vector(model, vector)
-        update = compute_update(
+        trained = train_round(
             model, site.train, study.training, round=number, seed=site_seed(seed, site.name), device=CPU
         )
-        vector = apply_aggregate(vector, update, study.training.server_learning_rate)
+        vector = plain_step(vector, trained.update, study.training.server_learning_rate)
     load_vector(model, vector)
     return evaluate(model, judged, CPU)
 
@@ -149,23 +150,21 @@ PLAIN_DISCLOSES: Final = (
 )
 
 
-class SiteRank(BaseModel):
+class SiteRank(Frozen):
     """One line of the ranking; ``failed_check`` sites have no loss."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     loss: float | None
     samples: int
     failed_check: bool = False
 
 
-class Ranking(BaseModel):
+class Ranking(Frozen):
     """``own_loss`` is the requester's own model on the same examples, which no other site needs to know.
 
     ``judged_on`` says which of the requester's examples; ``error_bound`` is fixed point's, None in plain.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     data: str
     requester: str
     protection: str

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from client_agent.learning.scores import FinalScores, MetricName, Score, value_of
 from client_agent.site.events import SiteValue, site_values
 from harness.engine.history import RoundKind, RoundRecord, series_of
 from harness.simulate.case import TuneValue
+from host.frozen import Frozen
 
 SMALL_MODEL: Final = 1000
 """Models of up to so many parameters are kept in the line itself."""
@@ -38,16 +39,15 @@ def _none(values: object) -> bool:
     return not values
 
 
-class PairSeries(BaseModel):
+class PairSeries(Frozen):
     """The distances between two sites' updates, one value per round."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     first: str
     second: str
     distance: Values
 
 
-class RunLine(BaseModel):
+class RunLine(Frozen):
     """A finished run; lists have one entry per round, None where there is no number.
 
     ``study_digest`` covers the case file's part that decides this run, ``data_digest`` every site's examples.
@@ -62,7 +62,6 @@ class RunLine(BaseModel):
     follows; ``judged_by`` is the one that choices are made on. ``final_scores`` are all metrics after the last round.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
     case: str
     variant: str

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from safetensors.numpy import load, save
 
 from harness.engine.history import RoundRecord
@@ -29,6 +29,7 @@ from harness.engine.run_state import Reached, S
 from harness.simulate.case import Case
 from harness.simulate.run_line import RunKey, RunLine
 from host.files import write_durably
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -100,10 +101,9 @@ def append_line(path: Path, line: BaseModel) -> None:
 _RECORDS: Final = TypeAdapter(tuple[RoundRecord, ...])
 
 
-class _Partial(BaseModel):
+class _Partial(Frozen):
     """The JSON file. ``identity`` says which study and data the run belongs to."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     identity: str
     seconds: float
     vectors: str

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import nn
 
 from client_agent.learning.data import require_names_of_study
@@ -43,6 +43,7 @@ from harness.datasets.site_data import Federation
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.training import own_sources
 from host.extensions import Kind, extension, is_brought
+from host.frozen import Frozen
 from host.settings import read_text
 from protocol.arithmetic.ring import derive
 from protocol.configuration import parse_toml, validated
@@ -244,10 +245,9 @@ Row = Annotated[dict[Annotated[str, Field(pattern=r"^\w+$")], Value], Field(min_
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
-class MatrixTable(BaseModel):
+class MatrixTable(Frozen, strict=True):
     """``[matrix]``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     names: Annotated[str, Field(pattern=r"^[a-z0-9_{}]+$")]
     axes: Annotated[dict[str, Annotated[list[Row], Field(min_length=1)]], Field(min_length=1)]
 

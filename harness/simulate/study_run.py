@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.plugin import Plugin, load_plugin, study_model, study_plugin
 from client_agent.learning.scores import METRICS, FinalScores, Score, value_of
@@ -31,6 +29,7 @@ from harness.simulate.run_line import finite
 from harness.simulate.run_one import Protection, require_plain_for_same_round, run_under
 from harness.simulate.study_files import read_study_file, refuse_package, simulated_study
 from harness.versions import versions
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import EndCause, RuleName, Signed, Study, StudyEnd, StudyEndState
 
@@ -112,10 +111,9 @@ class SimulationOptions:
         return self.save_model / f"seed-{seed}"
 
 
-class SeedResult(BaseModel):
+class SeedResult(Frozen):
     """One run; lists have one entry per round."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     seed: int
     end: str
     reason: str
@@ -129,10 +127,9 @@ class SeedResult(BaseModel):
     clipped_share: float
 
 
-class SimulationResult(BaseModel):
+class SimulationResult(Frozen):
     """``simulation.json``. ``accuracy`` is that of the ``metric`` after the last round of every run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     rule: RuleName
     protection: Protection

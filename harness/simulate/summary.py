@@ -9,7 +9,6 @@ from statistics import mean
 from typing import Final
 
 from matplotlib.figure import Figure as PlotFigure
-from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from client_agent.learning.scores import MetricName, words_of
@@ -29,6 +28,7 @@ from harness.simulate.charts import (
     similarity_rows,
 )
 from harness.simulate.run_line import RunLine, Values
+from host.frozen import Frozen
 from host.output_files import rewrite
 from protocol.messages.control import RuleName
 from protocol.text import counted
@@ -37,14 +37,13 @@ _RELEASED: Final = "released"
 _SELF_WEIGHTED: Final = frozenset(name.value for name in RuleName if name.self_weighted)
 
 
-class SiteReward(BaseModel):
+class SiteReward(Frozen):
     """One site's part in the released sums of one variant at one requester, whose own weight is 1 in every sum.
 
     ``rounds`` and ``weights`` are means over seeds; ``weights`` is None where every site weighs itself, since nobody
     else learns such a weight.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     variant: str
     requester: str
     site: str
@@ -87,10 +86,9 @@ MOST_NAMED_SITES: Final = 9
 """With more contributors, the weights are drawn as their mean: so many lines cannot be told apart."""
 
 
-class Figure(BaseModel):
+class Figure(Frozen):
     """A mean over seeds and its standard error; None where a run failed, or there is one seed only."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     mean: float | None
     standard_error: float | None
 
@@ -105,7 +103,7 @@ class Figure(BaseModel):
         return f"{self.mean:.4f}" + ("" if self.standard_error is None else f" ± {self.standard_error:.4f}")
 
 
-class SummaryRow(BaseModel):
+class SummaryRow(Frozen):
     """One variant at one requester, or (``requester`` None) averaged over requesters within each seed.
 
     ``last_round`` is the metric that runs are judged by, ``scores`` what else was followed, both on the test part after
@@ -114,7 +112,6 @@ class SummaryRow(BaseModel):
     ``largest_clipped_share`` is over rounds and runs. ``ends`` counts how runs ended.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     variant: str
     requester: str | None
     runs: int
@@ -126,10 +123,9 @@ class SummaryRow(BaseModel):
     scores: dict[str, Figure] = {}
 
 
-class CaseSummary(BaseModel):
+class CaseSummary(Frozen):
     """``summary.json``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     case: str
     protection: str
     seeds: tuple[int, ...]

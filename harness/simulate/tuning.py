@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
 from client_agent.learning.scores import MetricName
 from harness.simulate.case import TuneValue, Variant
 from harness.simulate.run_line import RunLine
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 
 TUNING: Final = "tuning.jsonl"
@@ -26,10 +27,9 @@ Score = float | None
 """None: the model diverged."""
 
 
-class TuningLine(BaseModel):
+class TuningLine(Frozen):
     """One line of ``tuning.jsonl``: a combination tried with one requester and seed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     variant: str
     requester: str
     seed: int
@@ -64,20 +64,18 @@ class TuningLine(BaseModel):
         )
 
 
-class Candidate(BaseModel):
+class Candidate(Frozen):
     """A combination and how it did on validation data."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     settings: dict[str, TuneValue]
     validation_score: Score
     standard_error: float | None
     runs: int
 
 
-class Choice(BaseModel):
+class Choice(Frozen):
     """The choice for a variant, for one requester or (``requester`` None) for all together, and the alternatives."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     variant: str
     requester: str | None
     chosen: dict[str, TuneValue]

@@ -227,7 +227,7 @@ def test_a_transformation_that_is_not_the_cards_is_refused(
 def test_a_site_compares_with_what_it_would_have_trained_alone(used: Used, capsys: pytest.CaptureFixture[str]) -> None:
     assert moiety("model", "compare", "heart", "--config", used.config("c1"), "--draws", "40", "--json") == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["rounds"] == 3
+    assert found["model_version"] == 3
     loss = next(one for one in found["scores"] if one["first"]["name"] == "log_loss")
     assert loss["first"]["value"] < math.log(2)
     assert loss["first"]["value"] != loss["second"]["value"]

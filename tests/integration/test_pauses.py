@@ -13,11 +13,12 @@ import trustme
 from typer.testing import CliRunner
 
 from client_agent.cli.agent import app
+from client_agent.net.contacts import read_notes
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.settings import load_settings
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
-from client_agent.site.notifications import read_notices
+from client_agent.site.notifications import NOTICES, Sent
 from client_agent.study.status import standing
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_study
@@ -61,7 +62,7 @@ def test_a_paused_site_stays_out_says_so_and_comes_back(tmp_path: Path) -> None:
         command(running, "c3", "pause", NAME, "--person", "Dr. A", "--reason", "clinic")
         running.until("a pause", lambda: bool(_paused(running)))
         running.stop_agents("c3")
-        assert "paused here (Dr. A: clinic)" in command(running, "c3", "status")
+        assert "paused here: Dr. A: clinic" in command(running, "c3", "status")
         at_stop = len(_paused(running))
         running.start("c3")
         running.until("a pause after the restart", lambda: len(_paused(running)) > at_stop)
@@ -144,8 +145,8 @@ def test_a_study_that_waits_is_told_to_people_and_keeps_nobody_waiting(tmp_path:
             running.until("the end for the others", finished(running, NAME, *SITES[:3]), within_s=20_000)
             wait_for("two calls of the webhook", lambda: len(hook.taken) == 2)
             assert {json.loads(body)["study"] for body, _ in hook.taken} == {NAME}
-            wait_for("the notice", lambda: bool(read_notices(running.state("c3"))))
-            (sent,) = read_notices(running.state("c3"))
+            wait_for("the notice", lambda: bool(read_notes(running.state("c3") / NOTICES, Sent)))
+            (sent,) = read_notes(running.state("c3") / NOTICES, Sent)
             assert (sent.study, sent.delivered_at_s) == (NAME, None)
             assert "the webhook answered 500" in sent.failure
     finally:

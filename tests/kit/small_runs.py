@@ -12,7 +12,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.sampling import site_seed
-from client_agent.learning.trainer import compute_update
+from client_agent.learning.trainer import train_round
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
@@ -78,7 +78,7 @@ def raw_updates(
         model = build_model(MODEL, 0)
         load_vector(model, vector)
         seed = site_seed(SEED, site.name)
-        rows.append(compute_update(model, site.train, training, round=round_number, seed=seed, device=CPU))
+        rows.append(train_round(model, site.train, training, round=round_number, seed=seed, device=CPU).update)
     return np.array(rows, dtype=np.float64)
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_agent.cli import decisions
+from client_agent.cli import agent_work
 from client_agent.settings import AgentSettings
 from protocol.sharing import Side
 from tests.unit.client_agent.announced_rounds import MODEL, STUDY
@@ -33,5 +33,5 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> dict[Side, FakeServer]:
     def site(_: AgentSettings) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(came_with=keys(SITE).party().signing_key, clients=made, roster=ROSTER)
 
-    monkeypatch.setattr(decisions, "Site", site)
+    monkeypatch.setattr(agent_work, "Site", site)
     return made

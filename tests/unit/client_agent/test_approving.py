@@ -114,7 +114,7 @@ def test_a_word_is_asked_for_once_more_and_kept(contributor: Path) -> None:
     assert "study unit: approved by Dr. A" in yes.stdout
     kept = present(approval_of(journal_of(contributor), STUDY.digest()))
     assert (kept.approved, kept.person, kept.reason) == (True, "Dr. A", "permit 7")
-    assert json.loads(said(contributor, "show", "--json").stdout)["state"] == "runs"
+    assert json.loads(said(contributor, "show", "--json").stdout)["state"] == "under way"
 
 
 def test_a_change_of_mind_is_kept_beside_the_first_word(contributor: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_change_of_mind_is_kept_beside_the_first_word(contributor: Path) -> No
     lines = (contributor.parent / "state" / "approvals.jsonl").read_text().splitlines()
     assert [json.loads(line)["person"] for line in lines] == ["Dr. A", "Dr. B"]
     assert journal_of(contributor).left == "withdrawn"
-    assert json.loads(said(contributor, "show", "--json").stdout)["state"] == "left by this site"
+    assert json.loads(said(contributor, "show", "--json").stdout)["state"] == "left by this site: withdrawn"
 
 
 def test_a_person_reads_the_whole_query(contributor: Path) -> None:

@@ -15,8 +15,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from client_agent.cli import decisions as decisions_cli
-from client_agent.cli import status as status_cli
+from client_agent.cli import agent_work
 from client_agent.cli.study_work import require_own_budget, require_shown_budget
 from client_agent.learning.models import dimension, model_spec
 from client_agent.learning.study_file import FinishTable
@@ -394,7 +393,7 @@ def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path) -> None:
     assert found.spent == pytest.approx(count(tmp_path).epsilon(DELTA))
     assert found.studies[0].epsilon < found.spent < sum(one.epsilon for one in found.studies)
     assert (found.epsilon, found.uncovered_rounds) == (20.0, 1)
-    first, *others = status_cli._budget(found)
+    first, *others = agent_work._budget(found)
     assert first.startswith(f"privacy: epsilon {found.spent:.3f} spent at delta 0.001 per record, dp-accounting")
     assert first.endswith(f"; {found.used:.1%} of epsilon 20 used")
     assert others == [
@@ -409,17 +408,17 @@ def test_a_budget_begins_after_rounds_only_on_an_operators_word(
 ) -> None:
     """The budget's count is looked at where there is a budget; the memory of sums at the same time."""
     with_budget = settings(tmp_path, epsilon=20.0, delta=DELTA)
-    decisions_cli.go_on_without(with_budget, yes=True)
+    agent_work.go_on_without(with_budget, yes=True)
     assert "budget: nothing is uncovered" in capsys.readouterr().out
     servers[Side.A].receipts = HELD[:2]
-    decisions_cli.go_on_without(with_budget, yes=False)
+    agent_work.go_on_without(with_budget, yes=False)
     said = capsys.readouterr().out
     assert said.count("earlier round 1\nearlier round 2\n") == 2
     assert "no count covers them" in said
-    decisions_cli.go_on_without(settings(tmp_path), yes=True)
+    agent_work.go_on_without(settings(tmp_path), yes=True)
     assert "no count covers them" not in capsys.readouterr().out
     assert count(tmp_path).rounds() == frozenset()
-    decisions_cli.go_on_without(with_budget, yes=True)
+    agent_work.go_on_without(with_budget, yes=True)
     assert count(tmp_path).rounds() == {("ab" * 32, 1), ("ab" * 32, 2)}
 
 

@@ -10,7 +10,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_vector, model_vector, pick_device
 from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.trainer import compute_update
+from client_agent.learning.trainer import train_round
 from protocol.messages.control import ModelSpec, TrainingSpec
 
 pytestmark = pytest.mark.gpu
@@ -44,8 +44,8 @@ def test_updates_agree_with_the_cpu(cuda: torch.device, spec: ModelSpec, trainin
     terms' magnitudes; eight local steps add up to 5e-4. TF32 would miss this by an order of magnitude.
     """
     cpu_model, gpu_model = build_model(spec, 1), build_model(spec, 1)
-    on_cpu = compute_update(cpu_model, examples(), training, round=2, seed=5, device=torch.device("cpu"))
-    on_gpu = compute_update(gpu_model, examples(), training, round=2, seed=5, device=cuda)
+    on_cpu = train_round(cpu_model, examples(), training, round=2, seed=5, device=torch.device("cpu")).update
+    on_gpu = train_round(gpu_model, examples(), training, round=2, seed=5, device=cuda).update
     assert next(gpu_model.parameters()).device.type == "cuda"
     assert on_gpu.dtype == np.float32
     assert np.linalg.norm(on_gpu - on_cpu) <= 5e-4 * np.linalg.norm(on_cpu)
@@ -71,5 +71,5 @@ def test_evaluation_agrees_with_the_cpu(cuda: torch.device) -> None:
 
 def test_the_gpus_random_state_is_left_alone(cuda: torch.device) -> None:
     state = torch.cuda.get_rng_state(cuda)
-    compute_update(build_model(SPECS[1], 1), examples(), TRAININGS[1], round=1, seed=1, device=cuda)
+    train_round(build_model(SPECS[1], 1), examples(), TRAININGS[1], round=1, seed=1, device=cuda)
     assert torch.equal(torch.cuda.get_rng_state(cuda), state)

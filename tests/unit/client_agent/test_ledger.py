@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.cli.status import show_ledger
+from client_agent.cli.agent_work import show_ledger
 from client_agent.net import ledger as ledger_files
 from client_agent.net.ledger import Ledger, LedgerEntry, Totals, hourly, read_ledger
 from protocol.errors import ConfigurationError, StorageFull

@@ -17,9 +17,10 @@ import trustme
 from typer.testing import CliRunner
 
 from client_agent.cli.agent import app
+from client_agent.net.contacts import read_notes
 from client_agent.net.ledger import Ledger, read_ledger
 from client_agent.settings import AgentSettings, load_settings
-from client_agent.site.notifications import PURPOSE, SIGNATURE, NotDelivered, Notice, Notices, read_notices, ways_of
+from client_agent.site.notifications import NOTICES, PURPOSE, SIGNATURE, NotDelivered, Notice, Notices, Sent, ways_of
 from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError
 from tests.kit.receivers import smtp_receiver, webhook_receiver
@@ -77,7 +78,7 @@ def by_mail(port: int) -> dict[str, object]:
 
 
 def delivered(state_dir: Path, ways: int) -> bool:
-    return sum(one.delivered_at_s is not None for one in read_notices(state_dir)) == ways
+    return sum(one.delivered_at_s is not None for one in read_notes(state_dir / NOTICES, Sent)) == ways
 
 
 def wait(condition: object) -> None:
@@ -161,7 +162,7 @@ def test_what_fails_is_tried_again_shown_and_sent_once(config: Path, ca: trustme
         ways = ways_of(own, ledger)
         Notices(own.state_dir, ways, lambda: 1000.0).tell(digest)
         wait(lambda: len(hook.taken) == 3)
-        wait(lambda: bool(read_notices(own.state_dir)))
+        wait(lambda: bool(read_notes(own.state_dir / NOTICES, Sent)))
         shown = CliRunner().invoke(app, ["status", "--config", str(config)]).stdout
         assert "by webhook not delivered since 1970-01-01 00:16:40 UTC: the webhook answered 500" in shown
         hook.status = 200
@@ -191,7 +192,11 @@ def test_telling_waits_for_nothing_and_one_way_for_no_other(tmp_path: Path) -> N
         notices.tell(NOTICE)
     assert time.monotonic() - began < 30  # one way alone would hold it for a minute
     assert went.wait(60)
-    wait(lambda: any(one.way == "breaks" and "nobody expected" in one.failure for one in read_notices(tmp_path)))
+    wait(
+        lambda: any(
+            one.way == "breaks" and "nobody expected" in one.failure for one in read_notes(tmp_path / NOTICES, Sent)
+        )
+    )
     held.set()
     Notices(tmp_path / "none", {}, lambda: 1.0).tell(NOTICE)
     assert not (tmp_path / "none").exists()

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
-from client_agent.cli.status import show_status
+from client_agent.cli.agent_work import show_status
 from client_agent.net.contacts import CONTACTS, Contacts
 from client_agent.page.app import Door
 from client_agent.page.contents import remove_leftovers, zipped_model

@@ -13,7 +13,7 @@ from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import layer_shapes, load_vector, model_vector
 from client_agent.learning.models import completed
 from client_agent.learning.plugin import Plugin, load_plugin
-from client_agent.learning.trainer import compute_update
+from client_agent.learning.trainer import train_round
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import LayerShape, ModelSpec, TrainingSpec
 from protocol.messages.model import Buffers
@@ -58,7 +58,7 @@ def used(plugin: Plugin, folder: Path, spec: ModelSpec = SPEC) -> np.ndarray:
     """The update after all that a study does with a plug-in: model, data, names and loss."""
     model, data = plugin.model(spec, 0), plugin.data(folder / "value", spec)
     load_vector(model, model_vector(model))
-    return compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=CPU, loss=plugin.loss)
+    return train_round(model, data.train, TrainingSpec(), round=1, seed=1, device=CPU, loss=plugin.loss).update
 
 
 def test_a_plugin_trains(tmp_path: Path) -> None:

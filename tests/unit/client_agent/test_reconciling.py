@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_agent.cli import decisions as memory_cli
+from client_agent.cli import agent_work
 from client_agent.site.context import SiteContext, lost_rounds, reconcile, reconcile_budget
 from client_agent.site.sum_memory import sum_memory
 from harness.federation.clocks import ToldClock
@@ -247,17 +247,17 @@ def forgotten(folder: Path) -> frozenset[tuple[str, int]]:
 
 def test_it_asks_first(servers: dict[Side, FakeServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = SimpleNamespace(state_dir=tmp_path, site=SITE, policy=SitePolicy())
-    memory_cli.go_on_without(settings, yes=False)  # type: ignore[arg-type]
+    agent_work.go_on_without(settings, yes=False)  # type: ignore[arg-type]
     assert "nothing is lost" in capsys.readouterr().out
     servers[Side.B].receipts = HELD[:2]
-    memory_cli.go_on_without(settings, yes=False)  # type: ignore[arg-type]
+    agent_work.go_on_without(settings, yes=False)  # type: ignore[arg-type]
     said = capsys.readouterr().out
     assert "earlier round 1\nearlier round 2\n" in said
     assert "can show single updates of this site" in said
     assert "nothing was changed" in said
     assert not forgotten(tmp_path)
-    memory_cli.go_on_without(settings, yes=True)  # type: ignore[arg-type]
+    agent_work.go_on_without(settings, yes=True)  # type: ignore[arg-type]
     assert "2 rounds are forgotten" in capsys.readouterr().out
     assert forgotten(tmp_path) == {("ab" * 32, 1), ("ab" * 32, 2)}
-    memory_cli.go_on_without(settings, yes=True)  # type: ignore[arg-type]
+    agent_work.go_on_without(settings, yes=True)  # type: ignore[arg-type]
     assert "nothing is lost" in capsys.readouterr().out

@@ -16,7 +16,7 @@ import client_agent.cli.watch
 from client_agent.cli.agent import _print_event
 from client_agent.cli.tables import WholeNames, add_row, console, table
 from client_agent.cli.watch import round_line
-from client_agent.net.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
+from client_agent.net.contacts import CONTACTS, Contact, Contacts, NotedTransport, read_notes
 from client_agent.page.study_state import Federated, federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Greeting
@@ -34,7 +34,7 @@ from client_agent.site.events import (
     site_values,
 )
 from client_agent.site.journal import Awaited, AwaitedSite, StudyJournal, keep_awaited, read_awaited
-from client_agent.site.notifications import PROBLEMS, Problems, read_problems
+from client_agent.site.notifications import PROBLEMS, Problem, Problems
 from client_agent.study.isolation import note_sum, show_sum
 from host.folder_lock import holder_of, one_process
 from protocol.errors import StorageFull
@@ -114,14 +114,14 @@ def test_answers_and_failures_are_noted_with_the_clock(tmp_path: Path) -> None:
             pytest.raises(httpx.ConnectError),
         ):
             http.get("https://a.example/")
-    (known,) = read_contacts(tmp_path / CONTACTS)
+    (known,) = read_notes(tmp_path / CONTACTS, Contact)
     assert (known.reached_at_s, known.failing_since_s) == (NOW_S, NOW_S + 10.0)
     assert "gone" in known.failure
     contacts.reached("operator-a", "no date")
-    (mended,) = read_contacts(tmp_path / CONTACTS)
+    (mended,) = read_notes(tmp_path / CONTACTS, Contact)
     assert (mended.failing_since_s, mended.failure, mended.ahead_s) == (None, "", 0.0)
     (tmp_path / CONTACTS).write_text("{")
-    assert read_contacts(tmp_path / CONTACTS) == ()
+    assert read_notes(tmp_path / CONTACTS, Contact) == ()
 
 
 def test_what_an_agent_breaks_off_as_it_stops_is_no_failure(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_an_agent_breaks_off_as_it_stops_is_no_failure(tmp_path: Path) -> N
     way.close()
     with pytest.raises(httpx.ConnectError):
         way.handle_request(httpx.Request("GET", "https://a.example/"))
-    assert read_contacts(tmp_path / CONTACTS) == ()
+    assert read_notes(tmp_path / CONTACTS, Contact) == ()
 
 
 def _refuse(request: httpx.Request) -> httpx.Response:
@@ -145,18 +145,18 @@ def test_a_problem_lasts_until_a_round_ends_or_the_look_goes_well(tmp_path: Path
     now[0] += 60
     emit(event(EventKind.PROBLEM, "no data"))
     emit(event(EventKind.PROBLEM, "server away", study=""))
-    assert [(one.study, one.text, one.since_s) for one in read_problems(tmp_path)] == [
+    assert [(one.study, one.text, one.since_s) for one in read_notes(tmp_path / PROBLEMS, Problem)] == [
         ("heart", "no data", NOW_S),
         ("", "server away", NOW_S + 60),
     ]
     emit(event(EventKind.STUDY, "goes on"))
-    assert len(read_problems(tmp_path)) == 2
+    assert len(read_notes(tmp_path / PROBLEMS, Problem)) == 2
     emit(event(EventKind.ROUND, "round 1"))
     Problems(tmp_path, lambda: now[0]).mended("")
-    assert read_problems(tmp_path) == ()
+    assert read_notes(tmp_path / PROBLEMS, Problem) == ()
     assert len(seen) == 5
     (tmp_path / PROBLEMS).write_text("nonsense")
-    assert read_problems(tmp_path) == ()
+    assert read_notes(tmp_path / PROBLEMS, Problem) == ()
 
 
 def test_whom_a_study_waits_for_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

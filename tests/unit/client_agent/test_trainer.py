@@ -16,14 +16,14 @@ from client_agent.learning.losses import Batch, cross_entropy
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.trainer import (
-    apply_aggregate,
-    compute_update,
     epoch_rows,
     gradient_rows,
     loss_gradient,
     rate_factor,
+    train_round,
 )
 from protocol.messages.control import TrainingSpec
+from protocol.shared_model import plain_step
 
 CPU = torch.device("cpu")
 SPEC = model_spec("linear", (4,), (), 3)
@@ -36,7 +36,7 @@ DATA = Examples(
 def update(
     training: TrainingSpec, round: int = 1, seed: int = 3, model: nn.Module | None = None, data: Examples = DATA
 ) -> np.ndarray:
-    return compute_update(model or build_model(SPEC, 1), data, training, round=round, seed=seed, device=CPU)
+    return train_round(model or build_model(SPEC, 1), data, training, round=round, seed=seed, device=CPU).update
 
 
 def closed_form_gradient(
@@ -145,7 +145,7 @@ def test_the_model_comes_back_when_the_loss_fails() -> None:
 
     training = TrainingSpec(update="local_sgd", batch_size=3)
     with pytest.raises(ValueError, match="third step"):
-        compute_update(model, DATA, training, round=1, seed=3, device=CPU, loss=breaks_later)
+        train_round(model, DATA, training, round=1, seed=3, device=CPU, loss=breaks_later)
     np.testing.assert_array_equal(model_vector(model), start)
 
 
@@ -179,7 +179,7 @@ def test_a_parameter_the_loss_does_not_reach_gets_zero() -> None:
 def test_aggregate_is_applied_in_float32_in_a_fixed_order() -> None:
     random = np.random.default_rng(1)
     vector, aggregate = (random.normal(size=1000).astype(np.float32) for _ in range(2))
-    applied = apply_aggregate(vector, aggregate, 0.1)
+    applied = plain_step(vector, aggregate, 0.1)
     assert applied.dtype == np.float32
     one_by_one = [np.float32(v) - np.float32(np.float32(0.1) * a) for v, a in zip(vector, aggregate, strict=True)]
     np.testing.assert_array_equal(applied, np.array(one_by_one, np.float32))
@@ -243,7 +243,7 @@ def test_a_server_learning_rate_equal_to_the_local_one_averages_models(number: i
     ends = [full_batch_steps(start, training, rate, half) for half in halves]
     average = np.asarray(np.mean(updates, axis=0, dtype=np.float64), dtype=np.float32)
     # two steps, each with the error of two gradients at most
-    close(apply_aggregate(start, average, 0.5), np.mean(ends, axis=0), steps=2 * 2)
+    close(plain_step(start, average, 0.5), np.mean(ends, axis=0), steps=2 * 2)
 
 
 def test_the_learning_rate_decays_by_rounds() -> None:

@@ -11,7 +11,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_personal, load_vector, model_vector, personal_vector
 from client_agent.learning.losses import training_loss
 from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.trainer import compute_update, train_round
+from client_agent.learning.trainer import train_round
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
@@ -140,7 +140,7 @@ def test_losses_that_are_means_over_examples_are_batched(kind: TaskKind, y: np.n
     together = Batched(model, sites, SEEDS, PLAIN, CPU, task).train(models, nothing, 1).updates
     for row, (site, seed) in enumerate(zip(sites, SEEDS, strict=True)):
         loss = training_loss(PLAIN, site.y, task)
-        alone = compute_update(model, site, PLAIN, round=1, seed=seed, device=CPU, loss=loss)
+        alone = train_round(model, site, PLAIN, round=1, seed=seed, device=CPU, loss=loss).update
         np.testing.assert_allclose(together[row], alone, rtol=0, atol=10 * BOUND)
 
 
