@@ -58,15 +58,6 @@ _NO_MODEL: Final = "00" * 32
 _SERVERS: Final = tuple(Side)
 
 
-@dataclass(frozen=True)
-class Opened:
-    """An announced round once it is measured."""
-
-    announcement: Announcement
-    weights: WeightList
-    agreed: Signed[AgreedSet]
-
-
 class ScriptedRequester:
     """Drives the rounds of one study, with the first ``contributors`` of the roster listed."""
 
@@ -130,8 +121,8 @@ class ScriptedRequester:
         body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]))
         self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
 
-    def measure(self, announcement: Announcement, weights: WeightList) -> Opened:
-        """Wait for the challenge, send the queries, open what both servers seal, check it.
+    def measure(self, announcement: Announcement) -> Signed[AgreedSet]:
+        """Wait for the challenge, send the queries, open what both servers seal, check it; the agreed set.
 
         Raises: ProtocolViolation, when a site fails the range check or shows an impossible distance
         """
@@ -166,26 +157,16 @@ class ScriptedRequester:
             )
             if not site.in_range or (site.distance is not None and not 0 < site.distance <= longest):
                 raise ProtocolViolation(f"benchmark: {site.site} shows distance {site.distance}, at most {longest}")
-        return Opened(announcement, weights, there(a.agreed_set, "agreed set"))
+        return there(a.agreed_set, "agreed set")
 
-    def release(self, opened: Opened) -> PastRelease:
+    def release(self, announcement: Announcement, weights: WeightList, agreed: Signed[AgreedSet]) -> PastRelease:
         """Sign the release of everybody and wait until both servers have released, or committed to it."""
-        agreed = opened.agreed.message
-        release = sign(
-            release_set(agreed, agreed.sites),
-            self.agent.site,
-            self.agent.keys.signing,
-        )
+        release = sign(release_set(agreed.message, agreed.message.sites), self.agent.site, self.agent.keys.signing)
         for side in _SERVERS:
             self._clients[side].release(self.study.name, release)
         awaited = RoundState.COMMITTED if self.study.tags else RoundState.RELEASED
         self._wait(lambda view: view.state is awaited)
-        return PastRelease(
-            announcement=opened.announcement,
-            weight_list=opened.weights,
-            agreed_set=opened.agreed,
-            release_set=release,
-        )
+        return PastRelease(announcement=announcement, weight_list=weights, agreed_set=agreed, release_set=release)
 
     def go(self, past: PastRelease) -> PastRelease:
         """Show both servers the seed of the tags, check what they say, say go and wait until both have released.
