@@ -112,7 +112,7 @@ def sealed_queries(
     (agreed, challenge, stated), parameters = evidence_of(view, roster), of.parameters
     targets = tuple(site for site in agreed.sites if site != roster.requester)
     weights = dict.fromkeys(targets, parameters.weight_grid) if numerators is None else numerators
-    source = (lambda start, stop: own[start:stop]) if isinstance(own, np.ndarray) else own
+    source: ChunkSource = (lambda start, stop: own[start:stop]) if isinstance(own, np.ndarray) else own
     queries = query_vector(challenge, source, tuple(weights[target] for target in targets), parameters)
     on, drawn = under or roster, SystemRandomness()
     return challenge, seal_queries(queries, targets, stated, view.round, on, parameters, drawn, "queries")
