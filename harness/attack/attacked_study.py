@@ -23,14 +23,14 @@ from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import AfterRound, Conditions
 from harness.engine.training import one_thread
-from harness.engine.updates import Counted, RoundInputs, Summed, Summing
+from harness.engine.updates import PlainSum, RoundInputs, Summed, Summing
 from harness.simulate.case import Case, Variant
 from harness.simulate.case_run import request_for
 from harness.simulate.study_files import refuse_package, simulated_study
 from harness.versions import versions
 from host.frozen import Frozen
 from protocol.errors import ConfigurationError
-from protocol.messages.control import Announcement, Study
+from protocol.messages.control import Study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 
@@ -209,11 +209,11 @@ class Released:
         return sum(weight.numerator for weight in listed) / inputs.weight_list.grid / self.sum_of_weights
 
 
-class DeviatingSum:
-    """Sums as ``inner`` does, but for what ``sites`` send; ``weight`` has their share of every released sum."""
+class DeviatingSum(PlainSum):
+    """Sums in the open, but for what ``sites`` send; ``weight`` has their share of every released sum."""
 
-    def __init__(self, inner: Summing, sites: tuple[str, ...] = ()) -> None:
-        self._inner, self.sites = inner, sites
+    def __init__(self, sites: tuple[str, ...] = ()) -> None:
+        self.sites = sites
         self.weight: list[float] = []
 
     def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
@@ -230,26 +230,22 @@ class DeviatingSum:
         return float(np.mean(self.weight)) if self.weight else 0.0
 
     def updates(self, inputs: RoundInputs) -> Summed:
-        """The inner sum over what is sent."""
+        """The sum over what is sent."""
         sent = self.sent({site: inputs.updates[site].values for site in self.sites if site in inputs.updates}, inputs)
         changed = {site: replace(inputs.updates[site], values=values) for site, values in sent.items()}
-        summed = self._inner.updates(replace(inputs, updates={**inputs.updates, **changed}))
+        summed = super().updates(replace(inputs, updates={**inputs.updates, **changed}))
         if summed.average is not None and summed.judgement is not None:
             average = np.asarray(summed.average, np.float64)
             took_part = summed.judgement.measured.took_part
             self.released(inputs, sent, Released(average, summed.sum_of_weights, took_part))
         return summed
 
-    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
-        """Class counts as they are; they open no update."""
-        return self._inner.counts(announcement, counts)
-
 
 class Recorder(DeviatingSum):
     """Keeps every released round in ``sums``; without it a run keeps no update."""
 
-    def __init__(self, inner: Summing) -> None:
-        super().__init__(inner)
+    def __init__(self) -> None:
+        super().__init__()
         self.sums: list[OpenedSum] = []
 
     def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:

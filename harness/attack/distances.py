@@ -41,7 +41,6 @@ from harness.attack.attacked_study import (
     rounded,
     timed,
 )
-from harness.engine.updates import PlainSum
 from protocol.errors import ConfigurationError
 
 RIDGES = (1e-9, 1e-5, 1e-2, 1.0)
@@ -162,7 +161,7 @@ def located_line(of: AttackedStudy, colluders: Sequence[int] = (0, 1, 2), every:
     """
     with timed() as seconds:
         federation = of.federation()
-        study, recorder = of.study(federation), Recorder(PlainSum())
+        study, recorder = of.study(federation), Recorder()
         history = of.run(study, federation, recorder)
         sums = [one for one in recorder.sums if len(one.updates) == len(federation.sites)]
         if not sums:

@@ -31,7 +31,7 @@ from harness.attack.scripted_rounds import (
     SMALL,
     STRANGER,
     VICTIM,
-    Pair,
+    AttackedPair,
     Phase,
     RoundInMemory,
     pair_in_memory,
@@ -610,7 +610,7 @@ def _refused(rows: Sequence[Row], folder: Path) -> Found:
         return found([reached for some in together.values() for reached in _reached(pair, some)])
 
 
-def _reached(pair: Pair[ServersInMemory], rows: Sequence[Row]) -> Iterator[str]:
+def _reached(pair: AttackedPair[ServersInMemory], rows: Sequence[Row]) -> Iterator[str]:
     """Yield what each message reached, if anything. After one that did, the next finds a new honest round."""
     opened = None
     for row in rows:
@@ -628,7 +628,7 @@ def _reached(pair: Pair[ServersInMemory], rows: Sequence[Row]) -> Iterator[str]:
             yield f"the round went on with {', '.join(opened.agreed)} alone"
 
 
-def _at(pair: Pair[ServersInMemory], row: Row) -> Round:
+def _at(pair: AttackedPair[ServersInMemory], row: Row) -> Round:
     queried = row.phase in (Phase.LOCKED, Phase.MEASURED)
     opened = pair.round(row.dimension, opens=Needs.DISTANCES if queried else Needs.NOTHING)
     opened.advance(row.phase)

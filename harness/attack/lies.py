@@ -31,7 +31,7 @@ from harness.attack.attacked_study import (
     rounded,
     timed,
 )
-from harness.engine.updates import PlainSum, RoundInputs, Summing
+from harness.engine.updates import RoundInputs
 from protocol.shared_model import first_model
 
 Written: TypeAlias = dict[str, Reals]
@@ -178,8 +178,8 @@ class LyingSum(DeviatingSum):
     None for a lie: all are honest, and only weights are noted.
     """
 
-    def __init__(self, inner: Summing, liars: tuple[str, ...], lie: Lie | None) -> None:
-        super().__init__(inner, liars)
+    def __init__(self, liars: tuple[str, ...], lie: Lie | None) -> None:
+        super().__init__(liars)
         self._lie = lie
         self._average: Reals | None = None
         self._rest: Reals | None = None
@@ -217,7 +217,7 @@ def lying_lines(of: AttackedStudy, lies: Sequence[Lie], number: int = 1) -> Iter
     honest = None
     for lie in (None, *lies):
         with timed() as seconds:
-            summing = LyingSum(PlainSum(), liars, lie)
+            summing = LyingSum(liars, lie)
             history = of.run(study, federation, summing, finish=table.finish)
             honest = honest or history
             line = line_of(

@@ -33,7 +33,6 @@ from harness.attack.attacked_study import AttackedStudy, Line, Recorder, line_of
 from harness.datasets.site_data import Federation, SiteData, parts_of, split_random
 from harness.engine.history import RunHistory
 from harness.engine.run_state import Progress
-from harness.engine.updates import PlainSum
 from protocol.messages.control import Study
 from protocol.shared_model import first_model
 
@@ -196,7 +195,7 @@ def _watched(
 
     -> history, released rounds, and the models that rounds began with and the last one, whatever the rounds' kind
     """
-    recorder, models = Recorder(PlainSum()), [first_model(study)]
+    recorder, models = Recorder(), [first_model(study)]
     dimension = study.parameters.dimension
 
     def keep(progress: Progress) -> None:

@@ -36,7 +36,7 @@ from harness.attack.attacked_study import (
 )
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
-from harness.engine.updates import PlainSum, RoundInputs, Summing
+from harness.engine.updates import RoundInputs
 from protocol.messages.control import RuleName, Study
 from protocol.parameters import Needs
 
@@ -235,8 +235,8 @@ class Poisoned:
 class PoisonedSum(DeviatingSum):
     """Sums with what ``sites`` send in place of their updates."""
 
-    def __init__(self, inner: Summing, poisoners: tuple[str, ...], poison: Poison | None, seed: int) -> None:
-        super().__init__(inner, poisoners)
+    def __init__(self, poisoners: tuple[str, ...], poison: Poison | None, seed: int) -> None:
+        super().__init__(poisoners)
         self._poison = poison
         self._draw = np.random.default_rng([seed, 17])
         self._last: Reals | None = None
@@ -281,7 +281,7 @@ def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poison
             byzantine = min(poisoners, (len(federation.sites) - 3) // 2)
             table = table.model_copy(update={"rule": table.rule.model_copy(update={"byzantine": byzantine})})
         study = of.study(federation, table)
-        summing = PoisonedSum(PlainSum(), chosen, poison, of.seed)
+        summing = PoisonedSum(chosen, poison, of.seed)
         history = of.run(study, federation, summing, works_out_isolation=False)
         return Poisoned(
             released=history.shared_rounds,

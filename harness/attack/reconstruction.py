@@ -37,7 +37,6 @@ from harness.attack.attacked_study import (
 from harness.datasets.site_data import Federation
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.run_state import EVERYBODY, Attendance
-from harness.engine.updates import PlainSum
 from harness.simulate.run_line import Values
 from protocol.errors import Clause, ConfigurationError
 from protocol.messages.control import Study
@@ -220,7 +219,7 @@ def attacked_line(of: AttackedStudy) -> AttackLine:
     with timed() as seconds:
         federation = of.federation()
         study = of.study(federation)
-        recorder = Recorder(PlainSum())
+        recorder = Recorder()
         history = of.run(study, federation, recorder)
         sums = recorder.sums
         return line_of(
@@ -332,7 +331,7 @@ def differenced_line(of: AttackedStudy) -> DifferencedLine:
 def _two_sums(
     of: AttackedStudy, study: Study, federation: Federation, attendance: Attendance
 ) -> tuple[RunHistory, list[OpenedSum]]:
-    recorder = Recorder(PlainSum())
+    recorder = Recorder()
     history = of.run(study, federation, recorder, attendance=attendance)
     if len(recorder.sums) < 2:
         raise ConfigurationError(f"{of.case.name}, {of.variant}: {len(recorder.sums)} sums were opened, two are needed")

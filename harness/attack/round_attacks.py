@@ -56,6 +56,7 @@ from protocol.messages.control import (
     RuleSpec,
     Signed,
     StudyProtection,
+    TagsFailed,
     countersign,
 )
 from protocol.messages.letter import NOTICE_BYTES
@@ -183,7 +184,7 @@ def _retry_without(folder: Path) -> Found:
         again = partial(_taken, sites, current, [site for site in SITES if site != VICTIM])
         taken = again()
         if not taken:
-            sites.fail(sites.failed(views))
+            sites.fail(sites.judged(views, TagsFailed))
             taken = again()
     return Found(taken > 0, taken)
 

@@ -11,13 +11,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from client_agent.requester.openings import seal_queries
+from client_agent.requester.openings import query_vector, seal_queries
 from client_agent.study.release import own_key_id
 from harness.attack.forgeries import honest_contribution, release_set
 from harness.attack.signed_client import Reached, SignedClient, opened, there
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import unpacked
-from protocol.arithmetic.ring import Ring, Usage, expand, from_bytes, lifted, octets
+from protocol.arithmetic.ring import Ring, from_bytes, lifted, octets
 from protocol.messages import paths
 from protocol.messages.bodies import read_opening
 from protocol.messages.control import (
@@ -31,7 +31,6 @@ from protocol.messages.control import (
     OpeningHeader,
     OutputCommitment,
     OutputHeader,
-    Purpose,
     ReadyNotice,
     Receipt,
     ReleaseSet,
@@ -54,23 +53,17 @@ from protocol.messages.control import (
     require_signatures,
     sign,
 )
-from protocol.mpc.measurement import OpenedSite, OpeningShare, distance_query, open_all
-from protocol.mpc.sketch import sketch_vector
+from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
 from protocol.protection import shares as tagged
 from protocol.release import masking_side, open_output_chunk
 from protocol.rounds.agreement import check_transcript
-from protocol.sharing import Side
+from protocol.sharing import ChunkSource, Side
 from protocol.tags import (
-    TagErrors,
-    VectorDigest,
     attempt_key,
-    contradicted,
     judged,
-    mask_digest,
     require_check,
     require_commitment,
-    require_judged,
     seed_hash,
     shown_seed,
 )
@@ -95,10 +88,18 @@ def make_study(federation: Reached, dimension: int, name: str = "trial", **chang
     return Study.model_validate(values | changes)
 
 
+def evidence_of(view: RoundView, roster: Roster) -> tuple[AgreedSet, bytes, str]:
+    """The agreed set, the challenge and the transcript's digest, once both servers signed them."""
+    both = [roster.operator_a.name, roster.operator_b.name]
+    agreed = require_signatures(there(view.agreed_set, "agreed set"), roster, both)
+    stated = require_signatures(there(view.transcript, "transcript"), roster, both)
+    return agreed, check_transcript(view.round, agreed, stated), stated.digest()
+
+
 def sealed_queries(
     view: RoundView,
     of: Study,
-    own: Ring,
+    own: Ring | ChunkSource,
     numerators: Mapping[str, int] | None,
     roster: Roster,
     under: Roster | None = None,
@@ -108,27 +109,13 @@ def sealed_queries(
     ``numerators``: contributors' weights over the grid, 1 where there are none. ``under``: the roster under which the
     round runs, where it is not the newest one.
     """
-    both = [roster.operator_a.name, roster.operator_b.name]
-    agreed = require_signatures(there(view.agreed_set, "agreed set"), roster, both)
-    stated = require_signatures(there(view.transcript, "transcript"), roster, both)
-    challenge, parameters = check_transcript(view.round, agreed, stated), of.parameters
+    (agreed, challenge, stated), parameters = evidence_of(view, roster), of.parameters
     targets = tuple(site for site in agreed.sites if site != roster.requester)
-    sketch, grid = sketch_vector(challenge, own, parameters), parameters.weight_grid
-    weights = dict.fromkeys(targets, grid) if numerators is None else numerators
-    queries = np.concatenate([distance_query(sketch, weights[target], grid) for target in targets])
+    weights = dict.fromkeys(targets, parameters.weight_grid) if numerators is None else numerators
+    source: ChunkSource = (lambda start, stop: own[start:stop]) if isinstance(own, np.ndarray) else own
+    queries = query_vector(challenge, source, tuple(weights[target] for target in targets), parameters)
     on, drawn = under or roster, SystemRandomness()
-    sealed = seal_queries(queries, targets, stated.digest(), view.round, on, parameters, drawn, "queries")
-    return challenge, sealed
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A released sum as one site opens it. ``errors`` of its tags; ``liars``: whose signed check is not its half's."""
-
-    total: Ring
-    errors: Ring
-    liars: tuple[Side, ...]
-    as_committed: bool
+    return challenge, seal_queries(queries, targets, stated, view.round, on, parameters, drawn, "queries")
 
 
 @dataclass
@@ -345,15 +332,8 @@ class ScriptedRequester(Generic[R]):
         path = self.path(paths.TAG_SEED, round=number, attempt=attempt)
         return Signed[TagCheck].parse(self.me.ok(side, "PUT", path, message.canonical()))
 
-    def verdict(self, views: Mapping[Side, RoundView]) -> Signed[Go]:
-        """Show the seed to both servers, and say that their checks add up to zero, which they do."""
-        return self._judged(views, Go)
-
-    def failed(self, views: Mapping[Side, RoundView]) -> Signed[TagsFailed]:
-        """Likewise where they do not."""
-        return self._judged(views, TagsFailed)
-
-    def _judged(self, views: Mapping[Side, RoundView], kind: type[M]) -> Signed[M]:
+    def judged(self, views: Mapping[Side, RoundView], kind: type[M]) -> Signed[M]:
+        """Show the seed to both servers, and say whether their checks add up to zero: ``kind`` is what they do."""
         commitments, release = self.commitments(views), self.release_of(views[Side.A])
         a, b = (self.show_seed(side, release.round, release.attempt) for side in Side)
         for commitment, check in zip(commitments, (a, b), strict=True):
@@ -361,9 +341,6 @@ class ScriptedRequester(Generic[R]):
         said = judged(release, commitments, (a, b))
         assert isinstance(said, kind), said
         return self._signed(said)
-
-    def go(self, verdict: Signed[Go], to: Sequence[Side] = tuple(Side)) -> None:
-        self._to(to, "PUT", self._at(paths.GO, verdict.message), verdict.canonical())
 
     def fail(self, verdict: Signed[TagsFailed]) -> tuple[Signed[TagShares], Signed[TagShares]]:
         """Say so to B first: A ends the round as soon as it knows."""
@@ -373,27 +350,3 @@ class ScriptedRequester(Generic[R]):
 
     def released(self, number: int) -> dict[Side, RoundView]:
         return {side: self.wait_round(side, number, RoundState.RELEASED) for side in Side}
-
-    def open_sum(self, site: str, view: RoundView) -> Opened:
-        """Both halves, compared with what go says of them."""
-        go = require_judged(there(view.go, "go"), self.release_of(view), self.federation.roster)
-        length, masks = self.study.shared_length(Purpose.UPDATE), masking_side(view.round)
-        halves = {}
-        for side in Side:
-            body = self.clients[site].ok(side, "GET", self.path(paths.OUTPUT, round=view.round))
-            header, halves[side] = opened(body, self.clients[site].keys.sealing, OutputHeader)
-            assert header.length == length
-        digest = VectorDigest()
-        digest.update(halves[masks.other])
-        found = {masks: mask_digest(halves[masks]), masks.other: digest.hexdigest()}
-        said = {one.message.side: one.message.half_digest for one in go.commitments}
-        pad, masked = expand(halves[masks], Usage.OUTPUT_MASK, length), from_bytes(halves[masks.other], length)
-        errors = TagErrors(self.key(view.announcement.message, view.attempt), length, 2)
-        errors.add(pad, masked)
-        of_seed, of_vector = errors.values()
-        return Opened(
-            total=(pad + masked)[: self.study.parameters.dimension],
-            errors=of_seed + of_vector,
-            liars=contradicted(go, of_seed, of_vector),
-            as_committed=found == said,
-        )

@@ -81,7 +81,7 @@ def small_update(rng: np.random.Generator, dimension: int) -> Ring:
     return rng.integers(-(2**11), 2**11, dimension).astype(np.int64).view(np.uint64)
 
 
-class Pair(Generic[R]):
+class AttackedPair(Generic[R]):
     """Two running servers and one study a model size; every round of a study gets the next number."""
 
     def __init__(self, federation: R) -> None:
@@ -131,9 +131,9 @@ class Pair(Generic[R]):
 
 
 @contextmanager
-def pair_in_memory(folder: Path, sites: Sequence[str] = SITES) -> Iterator[Pair[ServersInMemory]]:
+def pair_in_memory(folder: Path, sites: Sequence[str] = SITES) -> Iterator[AttackedPair[ServersInMemory]]:
     """Two real servers of these sites, whose files are in ``folder``."""
-    with ServersInMemory(folder, sites) as servers, Pair(servers) as pair:
+    with ServersInMemory(folder, sites) as servers, AttackedPair(servers) as pair:
         yield pair
 
 

@@ -14,7 +14,15 @@ from harness.attack import forgeries as forged
 from harness.attack.attack import Attempt, Found, passes
 from harness.attack.chosen_queries import opened_values
 from harness.attack.scripted_requester import make_study
-from harness.attack.scripted_rounds import SITES, SMALL, VICTIM, Pair, RoundInMemory, pair_in_memory, small_update
+from harness.attack.scripted_rounds import (
+    SITES,
+    SMALL,
+    VICTIM,
+    AttackedPair,
+    RoundInMemory,
+    pair_in_memory,
+    small_update,
+)
 from harness.federation.server_apps import ServersInMemory
 from protocol import release
 from protocol.arithmetic.fixed_point import clip, encode
@@ -33,7 +41,7 @@ from protocol.rules.interface import SiteFacts
 # A round of two real servers, walked through with a contribution of the attacker's. The figure is the largest
 # coordinate of the sum that sites open, in clip norms; honest ones stay below their number.
 
-Contribute = Callable[[Pair[ServersInMemory]], RoundInMemory]
+Contribute = Callable[[AttackedPair[ServersInMemory]], RoundInMemory]
 
 
 def _update(seed: int = 1) -> Ring:
@@ -52,7 +60,7 @@ def _whole_round(contribute: Contribute, folder: Path) -> Found:
     return Found(figure > len(SITES), figure)
 
 
-def _changed(change: Callable[[Ring], Ring], bits: int, pair: Pair[ServersInMemory]) -> RoundInMemory:
+def _changed(change: Callable[[Ring], Ring], bits: int, pair: AttackedPair[ServersInMemory]) -> RoundInMemory:
     """A vector whose squares vanish in the ring, or that is far too long.
 
     In a study modulo 2^48 what lies outside is seen after each server read its sketch.
@@ -66,7 +74,7 @@ def _changed(change: Callable[[Ring], Ring], bits: int, pair: Pair[ServersInMemo
     return opened
 
 
-def _two_faced(pair: Pair[ServersInMemory]) -> RoundInMemory:
+def _two_faced(pair: AttackedPair[ServersInMemory]) -> RoundInMemory:
     """Each server gets a sound share, but of another vector: two halves that do not belong together are uniform."""
     opened = pair.round()
     opened.sites.announce(opened.announcement)

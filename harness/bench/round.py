@@ -166,9 +166,9 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
     phases.seconds["contributing"] -= contributed.making_s
     with phases.phase("distances"):
         requester.send_half(record, vector=False)
-        measured = requester.measure(announcement, weights)
+        agreed = requester.measure(announcement)
     with phases.phase("sum"):
-        past = requester.release(measured)
+        past = requester.release(announcement, weights, agreed)
     if study.tags:
         with phases.phase("tags"):
             past = requester.go(past)

@@ -21,11 +21,11 @@ from typing import Final, Literal
 import numpy as np
 
 from client_agent.net.envelopes import Body
-from client_agent.requester.openings import query_vector, seal_queries
 from client_agent.study.contribution import ENCODED, ContributionRecord, EncodedFile
 from harness.attack.forgeries import release_set
+from harness.attack.scripted_requester import evidence_of, sealed_queries
+from harness.attack.signed_client import there
 from harness.bench.synthetic import Place, SyntheticAgent, Vector, numerator_of, terms_of, update_of
-from host.randomness import SystemRandomness
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.messages import bodies
 from protocol.messages.control import (
@@ -41,14 +41,12 @@ from protocol.messages.control import (
     Study,
     TagSeed,
     WeightList,
-    require_signatures,
     sign,
 )
 from protocol.mpc.measurement import open_all
 from protocol.parameters import Needs
 from protocol.policy.clauses import check_for_every_site
 from protocol.policy.memory import SiteMemory
-from protocol.rounds.agreement import check_transcript
 from protocol.rounds.evidence import PastRelease
 from protocol.rounds.judgement import longest_distance
 from protocol.sharing import Side, vector_side
@@ -58,15 +56,6 @@ _WAIT_S: Final = 10.0
 _PATIENCE_S: Final = 3600.0
 _NO_MODEL: Final = "00" * 32
 _SERVERS: Final = tuple(Side)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """An announced round once it is measured."""
-
-    announcement: Announcement
-    weights: WeightList
-    agreed: Signed[AgreedSet]
 
 
 class ScriptedRequester:
@@ -132,24 +121,29 @@ class ScriptedRequester:
         body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]))
         self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
 
-    def measure(self, announcement: Announcement, weights: WeightList) -> Opened:
-        """Wait for the challenge, send the queries, open what both servers seal, check it.
+    def measure(self, announcement: Announcement) -> Signed[AgreedSet]:
+        """Wait for the challenge, send the queries, open what both servers seal, check it; the agreed set.
 
         Raises: ProtocolViolation, when a site fails the range check or shows an impossible distance
         """
         a, b = self._wait(lambda view: view.transcript is not None and len(view.transcript.signatures) > 1)
-        agreed, challenge, transcript_digest = self._evidence(a, b)
-        targets = tuple(site for site in agreed.message.sites if site != self.agent.site)
-        self._query(announcement.round, challenge, transcript_digest, targets)
+        agreed, _, transcript_digest = evidence_of(a, self._roster)
+        if evidence_of(b, self._roster)[2] != transcript_digest:
+            raise ProtocolViolation("benchmark: the servers show different challenges")
+        folder = self.agent.journal(self.study).round_folder(a.round)
+        own = EncodedFile(folder / ENCODED, self.study.parameters.dimension)
+        _, sealed = sealed_queries(a, self.study, own, self._numerators, self._roster)
+        for side in _SERVERS:
+            self._clients[side].send_queries(self.study.name, a.round, 1, Body.sealed(sealed[side]))
         self._wait(lambda view: view.state is RoundState.MEASURED)
-        most = bodies.most_opening_bytes(len(agreed.message.sites))
+        most = bodies.most_opening_bytes(len(agreed.sites))
         a_shares, b_shares = (
             bodies.read_opening(
                 self._clients[side].opening(self.study.name, announcement.round, 1, most),
                 OpeningHeader(
                     transcript_digest=transcript_digest,
                     side=side,
-                    checked=agreed.message.sites,
+                    checked=agreed.sites,
                     opens=announcement.opens,
                 ),
                 self.agent.site,
@@ -163,26 +157,16 @@ class ScriptedRequester:
             )
             if not site.in_range or (site.distance is not None and not 0 < site.distance <= longest):
                 raise ProtocolViolation(f"benchmark: {site.site} shows distance {site.distance}, at most {longest}")
-        return Opened(announcement, weights, agreed)
+        return there(a.agreed_set, "agreed set")
 
-    def release(self, opened: Opened) -> PastRelease:
+    def release(self, announcement: Announcement, weights: WeightList, agreed: Signed[AgreedSet]) -> PastRelease:
         """Sign the release of everybody and wait until both servers have released, or committed to it."""
-        agreed = opened.agreed.message
-        release = sign(
-            release_set(agreed, agreed.sites),
-            self.agent.site,
-            self.agent.keys.signing,
-        )
+        release = sign(release_set(agreed.message, agreed.message.sites), self.agent.site, self.agent.keys.signing)
         for side in _SERVERS:
             self._clients[side].release(self.study.name, release)
         awaited = RoundState.COMMITTED if self.study.tags else RoundState.RELEASED
         self._wait(lambda view: view.state is awaited)
-        return PastRelease(
-            announcement=opened.announcement,
-            weight_list=opened.weights,
-            agreed_set=opened.agreed,
-            release_set=release,
-        )
+        return PastRelease(announcement=announcement, weight_list=weights, agreed_set=agreed, release_set=release)
 
     def go(self, past: PastRelease) -> PastRelease:
         """Show both servers the seed of the tags, check what they say, say go and wait until both have released.
@@ -210,29 +194,6 @@ class ScriptedRequester:
             self._clients[side].go(name, signed)
         self._wait(lambda view: view.state is RoundState.RELEASED)
         return past.model_copy(update={"go": signed})
-
-    # --- pieces ---
-
-    def _evidence(self, a: RoundView, b: RoundView) -> tuple[Signed[AgreedSet], bytes, str]:
-        both = (self._roster.operator_a.name, self._roster.operator_b.name)
-        if a.agreed_set is None or a.transcript is None or b.transcript is None:
-            raise ProtocolViolation("benchmark: a transcript without an agreed set")
-        agreed = require_signatures(a.agreed_set, self._roster, both)
-        stated = require_signatures(a.transcript, self._roster, both)
-        if stated != b.transcript.message:
-            raise ProtocolViolation("benchmark: the servers show different challenges")
-        return a.agreed_set, check_transcript(a.round, agreed, stated), stated.digest()
-
-    def _query(self, number: int, challenge: bytes, transcript_digest: str, targets: tuple[str, ...]) -> None:
-        parameters = self.study.parameters
-        own = EncodedFile(self.agent.journal(self.study).round_folder(number) / ENCODED, parameters.dimension)
-        numerators = tuple(self._numerators[site] for site in targets)
-        queries = query_vector(challenge, own, numerators, parameters)
-        sealed = seal_queries(
-            queries, targets, transcript_digest, number, self._roster, parameters, SystemRandomness(), "queries"
-        )
-        for side in _SERVERS:
-            self._clients[side].send_queries(self.study.name, number, 1, Body.sealed(sealed[side]))
 
     def _wait(self, arrived: Callable[[RoundView], bool]) -> tuple[RoundView, RoundView]:
         """Both servers' views, once both show it. Raises: Unavailable"""

@@ -147,22 +147,23 @@ def with_requester(federation: Federation, request: DataRequest) -> Federation:
 
     Raises: ConfigurationError for a site that there is not
     """
-    wanted = request.requester or federation.requester.name
-    if wanted not in federation.names_of_sites:
-        sites = ", ".join(federation.names_of_sites)
-        raise ConfigurationError(f"{request.data}: {wanted!r} cannot be the requester; the sites are {sites}")
-    first, *others = federation.asked_by(wanted).sites
+    _require_one_of(federation.names_of_sites, request)
+    first, *others = federation.asked_by(request.requester or federation.requester.name).sites
     if request.validation_share and not len(first.validation):
         first = with_validation(first, request.validation_share, split_random(request.data, request.seed))
     return replace(federation, sites=(first, *others))
 
 
+def _require_one_of(sites: Iterable[str], request: DataRequest) -> None:
+    if request.requester not in (None, *sites):
+        raise ConfigurationError(
+            f"{request.data}: {request.requester!r} cannot be the requester; the sites are {', '.join(sites)}"
+        )
+
+
 def _bundled(load: Callable[[int, str | None], Federation], sites: Iterable[str]) -> DataSource:
     def loaded(request: DataRequest) -> Federation:
-        if request.requester not in (None, *sites):
-            raise ConfigurationError(
-                f"{request.data}: {request.requester!r} cannot be the requester; the sites are {', '.join(sites)}"
-            )
+        _require_one_of(sites, request)
         return load(request.seed, request.requester)
 
     return DataSource(loaded)

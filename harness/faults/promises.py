@@ -41,8 +41,6 @@ _DONE = frozenset({RoundState.RELEASED, RoundState.SKIPPED, RoundState.BURNT})
 _KINDS: Final = frozenset(
     {"lock", "challenge", "products", "release_set", "contribution", "announce", "queries", "release", "end"}
 )
-_FIRST_REDIRECT: Final = 300
-_FIRST_ERROR_OF_A_SERVER: Final = 500
 _Standing = tuple[object, ...]
 
 
@@ -56,10 +54,10 @@ class Repeats:
     def answered(self, server: Server, request: httpx.Request, answer: httpx.Response) -> None:
         """A server has answered; one that has no room, or cannot reach its disk, may say so at any time."""
         kind = str(request.extensions["purpose"])
-        if request.method == "GET" or kind not in _KINDS or answer.status_code >= _FIRST_ERROR_OF_A_SERVER:
+        if request.method == "GET" or kind not in _KINDS or answer.is_server_error:
             return
         place = (server.side, str(request.url), hashlib.sha256(request.content).hexdigest())
-        standing, taken = _standing(server), answer.status_code < _FIRST_REDIRECT
+        standing, taken = _standing(server), answer.is_success
         if place not in self._answered:
             if taken:
                 self._answered[place] = (standing, answer.content)

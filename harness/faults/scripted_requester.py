@@ -52,7 +52,7 @@ class ScriptedRequester(ScriptedSite):
     async def run(self) -> None:
         signed = sign(self.study, self.name, self.keys.signing).canonical()
         for side in Side:
-            await self._until(f"study {side.value}", side, "POST", paths.STUDIES, signed)
+            await self._until(f"study {side.value}", side, paths.STUDIES, signed)
         if "end" not in self.journal.sent:
             await self._rounds()
         state, cause, reason = self._end()
@@ -60,7 +60,7 @@ class ScriptedRequester(ScriptedSite):
         if "end" not in self.journal.sent:
             self.journal.sent["end"] = sign(message, self.name, self.keys.signing).canonical()
         for side in Side:
-            await self._until("end", side, "POST", self.path(paths.END), self.journal.sent["end"])
+            await self._until("end", side, self.path(paths.END), self.journal.sent["end"])
         self.journal.ended = f"{state.value}: {reason}"
 
     def _end(self) -> tuple[StudyEndState, EndCause, str]:
@@ -73,10 +73,10 @@ class ScriptedRequester(ScriptedSite):
     def _all_over(self) -> bool:
         return len(self.journal.over) >= self.study.rounds
 
-    async def _until(self, name: str, side: Side, method: str, target: str, body: bytes) -> None:
+    async def _until(self, name: str, side: Side, target: str, body: bytes) -> None:
         while True:
             try:
-                if await self.once(name, side, method, target, lambda: body):
+                if await self.once(name, side, "POST", target, lambda: body):
                     return
             except httpx.TransportError:
                 pass
@@ -193,11 +193,11 @@ class ScriptedRequester(ScriptedSite):
             for side in Side:
                 target = self.path(paths.OPENING, round=view.round, attempt=view.attempt)
                 answer = await self.ask(side, "GET", target, b"", "opening")
-                if not answer.ok:
+                if not answer.is_success:
                     return
-                self._same(f"opening {view.round} {view.attempt} {side.value}", answer.body)
-                header, _ = opened(answer.body, self.keys.sealing, OpeningHeader)
-                shares[side] = read_opening(answer.body, header, self.name, self.keys.sealing)
+                self._same(f"opening {view.round} {view.attempt} {side.value}", answer.content)
+                header, _ = opened(answer.content, self.keys.sealing, OpeningHeader)
+                shares[side] = read_opening(answer.content, header, self.name, self.keys.sealing)
             listed = {share.site: _GRID for share in shares[Side.A]}
             found = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, Needs.DISTANCES)
             wrong = [one.site for one in found if not one.in_range]

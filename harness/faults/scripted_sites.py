@@ -15,7 +15,7 @@ from harness.attack.forgeries import honest_contribution
 from harness.attack.signed_client import opened
 from harness.faults.isolation import Hiding, Told, Update
 from harness.faults.schedule import Lie
-from harness.faults.server_pair import Answered, Pair
+from harness.faults.server_pair import Pair
 from protocol.arithmetic.ring import Ring, derive, from_bytes
 from protocol.errors import MoietyError
 from protocol.messages import paths
@@ -114,7 +114,7 @@ class ScriptedSite:
 
     # --- asking ---
 
-    async def ask(self, side: Side, method: str, target: str, body: bytes, kind: str) -> Answered:
+    async def ask(self, side: Side, method: str, target: str, body: bytes, kind: str) -> httpx.Response:
         return await self.pair.ask(self.me, side, method, target, body, kind)
 
     async def once(self, name: str, side: Side, method: str, target: str, make: Callable[[], bytes]) -> bool:
@@ -124,9 +124,9 @@ class ScriptedSite:
         if name not in self.journal.sent:
             self.journal.sent[name] = make()
         answer = await self.ask(side, method, target, self.journal.sent[name], name.split(" ", maxsplit=1)[0])
-        if answer.ok:
-            self.journal.acknowledged[name, side] = answer.body
-        return answer.ok
+        if answer.is_success:
+            self.journal.acknowledged[name, side] = answer.content
+        return answer.is_success
 
     async def look(self, wait_s: float) -> None:
         before = {side: view.cursor for side, view in self.views.items()}
@@ -135,10 +135,10 @@ class ScriptedSite:
             after = self.views[side].cursor if side in self.views else 0
             target = f"{self.path(paths.VIEW)}?after={after}&wait_s={patience_s}"
             answer = await self.ask(side, "GET", target, b"", "view")
-            strangers += answer.status == _STRANGER
-            if answer.ok:
+            strangers += answer.status_code == _STRANGER
+            if answer.is_success:
                 self.journal.let_in = True
-                self.views[side] = StudyView.parse(answer.body)
+                self.views[side] = StudyView.parse(answer.content)
                 await self._catch_up(side, self.views[side].roster_changes)
         if strangers == len(Side) and self.journal.let_in:
             self.journal.ended = "removed: both servers know this site no more"
@@ -153,10 +153,10 @@ class ScriptedSite:
             held = self.journal.chain
             target = paths.fill(paths.ROSTER_CHANGE, number=held.number + 1)
             answer = await self.ask(side, "GET", target, b"", "roster")
-            if not answer.ok:
+            if not answer.is_success:
                 return
             try:
-                self.journal.chain = held.extended_by(Signed[RosterChange].parse(answer.body))
+                self.journal.chain = held.extended_by(Signed[RosterChange].parse(answer.content))
             except MoietyError as error:
                 self.wrong.append(f"another roster: server {side.value} shows {self.name} {error.detail}")
                 return
@@ -240,9 +240,9 @@ class ScriptedSite:
         halves = {}
         for side in Side:
             answer = await self.ask(side, "GET", self.path(paths.OUTPUT, round=view.round), b"", "output")
-            if not answer.ok:
+            if not answer.is_success:
                 return
-            header, halves[side] = opened(answer.body, self.keys.sealing, OutputHeader)
+            header, halves[side] = opened(answer.content, self.keys.sealing, OutputHeader)
             if header.recipient != self.me.key_id:
                 self.wrong.append(f"wrong output: of round {view.round} for {self.name}")
         masks = masking_side(view.round)
@@ -255,7 +255,6 @@ class ScriptedSite:
             self.journal.hiding.settle(self.study.digest(), view.round, tuple(sites))
 
 
-_TAKEN: Final = 300
 _ANOTHER: Final = "another"
 
 
@@ -297,7 +296,7 @@ class LyingSite(ScriptedSite):
             return
         self.journal.sent[f"lie {lie} {place}"] = b"told"
         self.told[f"lie: {lie}"] += 1
-        if answer.status < _TAKEN and lie is not Lie.DOUBLED:
+        if answer.is_success and lie is not Lie.DOUBLED:
             self.wrong.append(f"took a lie: server {side.value} took {lie.value} of {self.name}")
 
     def _words(self, lie: Lie, side: Side, view: RoundView) -> tuple[str, str, bytes]:

@@ -177,7 +177,7 @@ class Pair:
 
     # --- asking ---
 
-    async def ask(self, who: Party, side: Side, method: str, target: str, body: bytes, kind: str) -> Answered:
+    async def ask(self, who: Party, side: Side, method: str, target: str, body: bytes, kind: str) -> httpx.Response:
         """Raises: httpx.TransportError"""
         field = DigestField.SEALED if target.endswith("/contribution") else DigestField.CONTENT
         return await self.asked(who, side, method, target, body, kind, (field, _digest(field, body)))
@@ -191,7 +191,7 @@ class Pair:
         body: bytes,
         kind: str,
         signed: tuple[DigestField, bytes],
-    ) -> Answered:
+    ) -> httpx.Response:
         name = f"server {Side.A.value}" if who.name == self.parties.roster.message.operator_a.name else who.name
         sent_s = self.clock.now() + self.off_s[name]
         self.on_sent(body)
@@ -202,8 +202,7 @@ class Pair:
         carried = self.task(going, None)
         self._carried.add(carried)
         carried.add_done_callback(self._arrived)
-        answer = await asyncio.shield(carried)
-        return Answered(answer.status_code, answer.content)
+        return await asyncio.shield(carried)
 
     def _arrived(self, carried: asyncio.Task[httpx.Response]) -> None:
         """Whoever asked may be gone: then nobody else looks at the error."""
@@ -279,8 +278,6 @@ async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: l
     await answer_to(inside, scope, receive, left)
 
 
-_FIRST_REDIRECT: Final = 300
-_FIRST_ERROR: Final = 400
 _USED = SqlStore.correlations_used
 """Whatever a mutation puts in its place."""
 
@@ -293,16 +290,6 @@ class Products:
     correlations: tuple[str, ...]
     digest: str
     marked: bool
-
-
-@dataclass(frozen=True)
-class Answered:
-    status: int
-    body: bytes
-
-    @property
-    def ok(self) -> bool:
-        return self.status < _FIRST_REDIRECT
 
 
 class LightPeer(PeerClient):
@@ -334,12 +321,12 @@ class LightPeer(PeerClient):
             answer = await self._pair.asked(self._server.roster.operator_a, Side.B, method, path, body, kind, signed)
         except httpx.TransportError as error:
             raise PeerUnreachable(f"the peer is out of reach: {error}") from None
-        if answer.status >= _FIRST_ERROR:
-            refused = error_from(answer.body, answer.status)
+        if answer.is_error:
+            refused = error_from(answer.content, answer.status_code)
             if isinstance(refused, HistoryUnknown):
                 self._server.history.compared = False
             raise refused
-        return answer.body
+        return answer.content
 
     def _note(self, frame: bytes) -> None:
         header, _ = unpack_frame(frame, ProductsHeader)

@@ -17,18 +17,14 @@ from unittest import mock
 import httpx
 
 from client_agent.daemon import Pace, run_agent
-from client_agent.learning.study_file import FinishTable
 from client_agent.net.ledger import Ledger, LedgerEntry
 from client_agent.settings import load_settings as agent_settings
 from client_agent.site.events import AgentEvent, EventKind
-from client_agent.study.outbox import create_study
-from harness.engine.parties import Parties
 from harness.federation.clocks import Stop, VirtualClock
 from harness.federation.learners import Learners
 from harness.federation.network import Network, Slowly
 from harness.federation.processes import FederationSpec, RunningFederation
 from harness.federation.server_apps import DEALT, AppsInMemory
-from protocol.messages.control import Study
 from protocol.sharing import Side
 from servers.correlations import OBLIVIOUS
 
@@ -36,7 +32,7 @@ _REAL_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 5.0
 
 
-class InMemoryFederation:
+class InMemoryFederation(RunningFederation):
     """Servers and agents; a context manager. ``learner`` makes what a site learns with.
 
     ``pace`` is that of every agent: each look for new studies is work, and waiting for one is none.
@@ -53,14 +49,13 @@ class InMemoryFederation:
         real_transfer: bool = False,
         network: Network | None = None,
     ) -> None:
-        self.spec = spec
-        self.files = RunningFederation(spec, folder)
+        super().__init__(spec, folder)
         self.events: list[AgentEvent] = []
         self._learner = learner
         self._happened = threading.Condition()
         self._agents: dict[str, tuple[Stop, threading.Thread]] = {}
         self._failed: list[BaseException] = []
-        configs = {side: self.files.config(self.parties.roster.message.operator(side).name) for side in Side}
+        configs = {side: self.config(self.parties.roster.message.operator(side).name) for side in Side}
         self.servers = AppsInMemory(configs, transfer=OBLIVIOUS if real_transfer else DEALT, network=network)
         self.clock = self.servers.clock
         self._retries = ExitStack()
@@ -70,22 +65,6 @@ class InMemoryFederation:
 
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def parties(self) -> Parties:
-        return self.files.parties
-
-    def state(self, site: str) -> Path:
-        return self.files.state(site)
-
-    def config(self, name: str) -> Path:
-        return self.files.config(name)
-
-    def hand_in(self, study: Study, finish: FinishTable | None = None) -> None:
-        create_study(self.state(self.spec.requester), study, finish=finish)
 
     def start(self, *sites: str, learner: Learners | None = None) -> None:
         """These sites' agents, all of them when none is named; ``learner`` in place of the federation's."""

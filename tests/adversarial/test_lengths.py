@@ -255,7 +255,7 @@ def measured(data: Path, key: str, value: object) -> object:
 
 
 def data_folder(servers: InMemoryFederation, side: Side) -> Path:
-    (found,) = servers.files.folder.glob(f"{servers.parties.roster.message.operator(side).name}/**/server.db")
+    (found,) = servers.folder.glob(f"{servers.parties.roster.message.operator(side).name}/**/server.db")
     return found.parent
 
 

@@ -69,7 +69,7 @@ class Searched:
     """Second names, by a file's first one and its inode."""
 
     def place(self, side: Side) -> Path:
-        return self.federation.files.folder / OPERATOR_NAMES[side]
+        return self.federation.folder / OPERATOR_NAMES[side]
 
     def look(self) -> None:
         for side in Side:

@@ -14,7 +14,7 @@ from client_agent.net.answers import SlowAnswer, UnsignedAnswer
 from client_agent.net.server_client import RetryPolicy, ServerClient
 from client_agent.net.transport import Account
 from harness.attack.proxy_attacks import agents_client, share_of
-from harness.attack.scripted_rounds import SITES, VICTIM, Pair
+from harness.attack.scripted_rounds import SITES, VICTIM, AttackedPair
 from harness.attack.signed_client import there
 from harness.attack.troubled_study import Troubled
 from harness.federation.network import Fate
@@ -108,7 +108,7 @@ def test_a_share_whose_connection_half_ended_is_sent_again(tmp_path: Path) -> No
     """A signed refusal of what did not arrive would be believed: a site would take no part, or the study would end."""
     cuts: list[Fate] = []
     cut = Troubled(lambda drawn, passing: cuts.pop() if cuts else Fate(), seed=1)
-    with ServersInMemory(tmp_path, SITES, cut) as servers, Pair(servers) as pair:
+    with ServersInMemory(tmp_path, SITES, cut) as servers, AttackedPair(servers) as pair:
         around = pair.round(2_000, opens=Needs.NOTHING)
         around.sites.announce(around.announcement)
         way = there(servers.connect, "way to the servers")()

@@ -67,7 +67,7 @@ def as_site(running: InMemoryFederation, keys: PartyKeys, side: Side) -> ServerC
 
 def chain_of(running: InMemoryFederation) -> RosterChain:
     """The chain in the roster's file, which both servers and all agents share here."""
-    path = running.files.folder / "roster.toml"
+    path = running.folder / "roster.toml"
     return parse_chain(path.read_text(encoding="utf-8"), str(path))
 
 
@@ -85,7 +85,7 @@ def change_roster(running: InMemoryFederation, wanted: Wanted) -> RosterChain:
     """The chain with one change more, in the file; the servers look at it every few seconds of their clock."""
     chain = chain_of(running)
     longer = chain.extended_by(signed_by_all(running, chain, wanted))
-    rewrite(running.files.folder / "roster.toml", dump_chain(longer))
+    rewrite(running.folder / "roster.toml", dump_chain(longer))
     return longer
 
 
@@ -107,7 +107,7 @@ def renew_keys(running: InMemoryFederation, site: str) -> PartyKeys:
 
 
 def write_keys(running: InMemoryFederation, keys: PartyKeys) -> None:
-    place = running.files.folder / keys.name
+    place = running.folder / keys.name
     place.mkdir(exist_ok=True)
     secret = place / "keys.toml"
     secret.touch(mode=0o600)
@@ -117,4 +117,4 @@ def write_keys(running: InMemoryFederation, keys: PartyKeys) -> None:
 def write_site(running: InMemoryFederation, keys: PartyKeys, policy: SitePolicy) -> None:
     write_keys(running, keys)
     (site,) = light_sites((keys.name,), policy)
-    running.files.write_site(site)
+    running.write_site(site)

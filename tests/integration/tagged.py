@@ -12,15 +12,16 @@ from typing import ParamSpec, TypeVar
 import httpx
 import numpy as np
 
-from harness.attack.scripted_requester import R, ScriptedRequester, make_study
+from harness.attack.scripted_requester import R, make_study
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.errors import ErrorCode
 from protocol.messages import paths
-from protocol.messages.control import Announcement, OutcomeCause, RoundState, RoundView
+from protocol.messages.control import Announcement, OutcomeCause, RoundState, RoundView, TagsFailed
 from protocol.sharing import Side
 from protocol.tags import wrong_tags
 from tests.integration.test_server_round import SITES, D, expected_sum, updates
 from tests.kit.processes import Federation
+from tests.kit.tagged_requester import TaggedRequester
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,14 +29,14 @@ T = TypeVar("T")
 NUMERATORS = dict.fromkeys(SITES[1:], 4)
 
 
-def tagged_sites(federation: R, name: str) -> ScriptedRequester[R]:
-    sites = ScriptedRequester(federation, make_study(federation, D, name, tags=True))
+def tagged_sites(federation: R, name: str) -> TaggedRequester[R]:
+    sites = TaggedRequester(federation, make_study(federation, D, name, tags=True))
     sites.create()
     return sites
 
 
 def to_measured(
-    sites: ScriptedRequester[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
+    sites: TaggedRequester[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
 ) -> RoundView:
     """``wrong``: what some sites add to their first tag."""
     announcement: Announcement = sites.announcement(number, closes_in_s=closes_in_s)
@@ -49,19 +50,19 @@ def to_measured(
 
 
 def to_committed(
-    sites: ScriptedRequester[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
+    sites: TaggedRequester[R], number: int, wrong: dict[str, int] | None = None, closes_in_s: float = 500.0
 ) -> dict[Side, RoundView]:
     sites.release(to_measured(sites, number, wrong, closes_in_s))
     return sites.committed(number)
 
 
-def finish(sites: ScriptedRequester[R], number: int) -> None:
+def finish(sites: TaggedRequester[R], number: int) -> None:
     """Run from both commitments to the sum, which every site finds right."""
     sites.go(sites.verdict(sites.committed(number)))
     require_sum(sites, number)
 
 
-def require_sum(sites: ScriptedRequester[R], number: int) -> None:
+def require_sum(sites: TaggedRequester[R], number: int) -> None:
     views = sites.released(number)
     opened = sites.open_sum(SITES[1], views[Side.A])
     assert np.array_equal(opened.total, expected_sum(updates(number)))
@@ -131,11 +132,11 @@ def killed_in_a_round(federation: Federation, study: str, party: str, point: str
         sites.end()
 
 
-def _both(sites: ScriptedRequester[Federation], number: int, state: RoundState) -> dict[Side, RoundView]:
+def _both(sites: TaggedRequester[Federation], number: int, state: RoundState) -> dict[Side, RoundView]:
     return {side: _again(sites.wait_round, side, number, state) for side in Side}
 
 
-def _goes(sites: ScriptedRequester[Federation], party: str, point: str, number: int) -> None:
+def _goes(sites: TaggedRequester[Federation], party: str, point: str, number: int) -> None:
     """A round that goes is released."""
     with _killed_at(sites.federation, party, point):
         _again(_to_committed_again, sites, number)
@@ -152,11 +153,11 @@ def _goes(sites: ScriptedRequester[Federation], party: str, point: str, number: 
     assert [_again(sites.show_seed, side, number) for side in Side] == checks
 
 
-def _fails(sites: ScriptedRequester[Federation], party: str, point: str, number: int) -> None:
+def _fails(sites: TaggedRequester[Federation], party: str, point: str, number: int) -> None:
     """A round whose tags fail is skipped, and the site is named."""
     with _killed_at(sites.federation, party, point):
         views = to_committed(sites, number, {SITES[2]: 9})
-        failed = sites.failed(views)
+        failed = sites.judged(views, TagsFailed)
         shares = _again(sites.fail, failed)
         skipped = _both(sites, number, RoundState.SKIPPED)
     assert _again(sites.fail, failed) == shares
@@ -168,7 +169,7 @@ def _fails(sites: ScriptedRequester[Federation], party: str, point: str, number:
         assert answer.json()["code"] == ErrorCode.UNKNOWN_RESOURCE
 
 
-def _to_committed_again(sites: ScriptedRequester[Federation], number: int) -> None:
+def _to_committed_again(sites: TaggedRequester[Federation], number: int) -> None:
     """Bring the round to both commitments, wherever it is."""
     view = sites.view(Side.A).current
     if view is None or view.round < number:

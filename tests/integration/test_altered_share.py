@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.attack.scripted_rounds import SITES, OpenRound, Pair, database
+from harness.attack.scripted_rounds import SITES, AttackedPair, OpenRound, database
 from harness.federation.server_apps import ServersInMemory
 from protocol.messages.control import OutcomeCause, RoundState
 from protocol.mpc.sketch import sketch_shares
@@ -67,7 +67,7 @@ def require_named(opened: OpenRound[ServersInMemory], side: Side, site: str) -> 
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("harm", [cut, altered, deleted])
-def test_before_the_challenge(pair: Pair[ServersInMemory], side: Side, harm: Harm) -> None:
+def test_before_the_challenge(pair: AttackedPair[ServersInMemory], side: Side, harm: Harm) -> None:
     opened = pair.round(LENGTH, opens=Needs.NOTHING)
     opened.sites.announce(opened.announcement)
     for site in SITES[:-1]:
@@ -80,7 +80,7 @@ def test_before_the_challenge(pair: Pair[ServersInMemory], side: Side, harm: Har
 
 @pytest.mark.parametrize("masks", Side)
 @pytest.mark.parametrize("side", Side)
-def test_between_measurement_and_sum(pair: Pair[ServersInMemory], side: Side, masks: Side) -> None:
+def test_between_measurement_and_sum(pair: AttackedPair[ServersInMemory], side: Side, masks: Side) -> None:
     """In rounds that either side masks: nothing of the sum was served, so both sign the skip."""
     opened = pair.round(LENGTH, opens=Needs.NOTHING)
     if (opened.number % 2 == 1) != (masks is Side.A):
@@ -98,7 +98,7 @@ def test_between_measurement_and_sum(pair: Pair[ServersInMemory], side: Side, ma
 
 @pytest.mark.parametrize("failures", [2, None])
 def test_a_sketch_that_fails_is_made_again_until_the_rounds_time_is_over(
-    pair: Pair[ServersInMemory], monkeypatch: pytest.MonkeyPatch, failures: int | None
+    pair: AttackedPair[ServersInMemory], monkeypatch: pytest.MonkeyPatch, failures: int | None
 ) -> None:
     """The requester is not blamed: its queries are there."""
     works, failed, logged = sketch_shares, list[int](), list[str]()

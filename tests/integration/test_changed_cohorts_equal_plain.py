@@ -62,7 +62,7 @@ def test_secure_and_plain_are_equal_over_cohorts_that_changed_in_the_middle(
         running.until("a round", lambda: len(cohorts()) >= 1)
         keys = party_keys(JOINS)
         write_keys(running, keys)
-        running.files.write_site(SPECS[JOINS])
+        running.write_site(SPECS[JOINS])
         samples = len(SPECS[JOINS].data.train)
         change_roster(running, Wanted(given=(claimed(keys, chain_of(running).first_digest, samples=samples),)))
         running.until("the change is in force", in_force(running, 1))

@@ -116,7 +116,7 @@ def test_nobody_else_hears_of_it(federation: InMemoryFederation) -> None:
         assert finished_model(own) is None
         assert {record.state for record in rounds_of(federation, site, "held")} == {RoundEnd.RELEASED}
         assert not list(own.folder.glob("finish*"))
-    for path in (federation.files.folder).glob("operator*/**/*"):
+    for path in (federation.folder).glob("operator*/**/*"):
         assert not path.is_file() or b"held_out" not in path.read_bytes(), path
 
 

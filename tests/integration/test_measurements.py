@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from harness.attack import forgeries
-from harness.attack.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
+from harness.attack.scripted_rounds import REQUESTER, SITES, SMALL, VICTIM, AttackedPair, OpenRound, Phase, small_update
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode
 from protocol.messages import paths
@@ -31,7 +31,7 @@ WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)
 OPENS = pytest.mark.parametrize("opens", RULES)
 
 
-def measured(pair: Pair, opens: Needs, **updates: Ring) -> tuple[OpenRound, dict[str, OpenedSite]]:
+def measured(pair: AttackedPair, opens: Needs, **updates: Ring) -> tuple[OpenRound, dict[str, OpenedSite]]:
     """A round under the rule that needs it, up to what the requester opens."""
     pair.new_study(SMALL, rule=RULES[opens])
     drawn = np.random.default_rng(17)
@@ -71,7 +71,7 @@ def in_the_clear(opened: OpenRound, opens: Needs, sites: tuple[str, ...]) -> dic
 
 
 @OPENS
-def test_the_requester_opens_the_exact_numbers_and_no_others(pair: Pair, opens: Needs) -> None:
+def test_the_requester_opens_the_exact_numbers_and_no_others(pair: AttackedPair, opens: Needs) -> None:
     opened, found = measured(pair, opens)
     assert all(one.in_range for one in found.values())
     # Both sides take the root of the same integer, and divide by powers of two.
@@ -86,7 +86,7 @@ def test_the_requester_opens_the_exact_numbers_and_no_others(pair: Pair, opens: 
     ids=["one-entry-plus-2^63", "every-entry-plus-2^63", "multiples-of-2^32"],
 )
 @OPENS
-def test_nothing_is_opened_about_a_site_that_fails_its_check(pair: Pair, opens: Needs, attack: Any) -> None:
+def test_nothing_is_opened_about_a_site_that_fails_its_check(pair: AttackedPair, opens: Needs, attack: Any) -> None:
     opened, found = measured(pair, opens, **{VICTIM: attack(small_update(np.random.default_rng(1), SMALL))})
     assert {site for site, one in found.items() if not one.in_range} == {VICTIM}
     assert numbers(found, opens) == pytest.approx(in_the_clear(opened, opens, WITHOUT_VICTIM), rel=1e-15)
@@ -95,7 +95,7 @@ def test_nothing_is_opened_about_a_site_that_fails_its_check(pair: Pair, opens: 
 
 
 @pytest.mark.parametrize("opens", [Needs.NORMS, Needs.PAIRS])
-def test_a_round_of_norms_or_pairs_takes_no_queries(pair: Pair, opens: Needs) -> None:
+def test_a_round_of_norms_or_pairs_takes_no_queries(pair: AttackedPair, opens: Needs) -> None:
     """A query would turn a norm into a chosen function of every update."""
     pair.new_study(SMALL, rule=RULES[opens])
     opened = pair.round(opens=opens)

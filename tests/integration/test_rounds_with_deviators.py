@@ -22,8 +22,8 @@ from harness.attack.scripted_rounds import (
     SITES,
     SMALL,
     VICTIM,
+    AttackedPair,
     OpenRound,
-    Pair,
     Phase,
     refusals,
     small_update,
@@ -60,7 +60,7 @@ def seen_by(opened: OpenRound, site: str) -> dict[str, Any]:
 # --- a contributor against the sum ------------------------------------------------------------------------------------
 
 
-def test_a_failed_range_check_leaves_the_site_out_and_tells_it(pair: Pair) -> None:
+def test_a_failed_range_check_leaves_the_site_out_and_tells_it(pair: AttackedPair) -> None:
     """The attack is chosen before the challenge; the requester sees that the check failed, and no distance."""
     opened = pair.round(updates={VICTIM: forgeries.wrap_around_entry(honest_update())})
     opened.advance(Phase.MEASURED)
@@ -92,7 +92,7 @@ def nothing_at_all(opened: OpenRound) -> None:
     assert VICTIM not in opened.sent
 
 
-def test_whoever_is_missing_at_the_lock_looks_alike_to_everybody_else(pair: Pair) -> None:
+def test_whoever_is_missing_at_the_lock_looks_alike_to_everybody_else(pair: AttackedPair) -> None:
     """One share, two different updates, or no contribution: the others see a set without the site and no reason."""
     views, rounds = [], []
     for attack in (two_faced, one_share_only, nothing_at_all):  # all rounds wait for their close at the same time
@@ -114,7 +114,7 @@ def test_whoever_is_missing_at_the_lock_looks_alike_to_everybody_else(pair: Pair
     assert views[0] == views[1] == views[2]
 
 
-def test_left_out_after_the_lock_the_others_see_who_and_not_why(pair: Pair) -> None:
+def test_left_out_after_the_lock_the_others_see_who_and_not_why(pair: AttackedPair) -> None:
     """A site too far away, and one that the requester leaves out for no reason at all."""
     views = []
     for x in (forgeries.scaled_update(np.full(SMALL, 2**18, dtype=np.uint64), 8), honest_update()):
@@ -126,7 +126,7 @@ def test_left_out_after_the_lock_the_others_see_who_and_not_why(pair: Pair) -> N
     assert views[0] == views[1]
 
 
-def test_strangers_cannot_tell_what_exists(pair: Pair) -> None:
+def test_strangers_cannot_tell_what_exists(pair: AttackedPair) -> None:
     """A stranger gets one and the same answer about studies that exist and studies that do not."""
     opened = pair.round(opens=Needs.NOTHING)
     opened.advance(Phase.COLLECTING)
@@ -139,7 +139,7 @@ def test_strangers_cannot_tell_what_exists(pair: Pair) -> None:
     opened.finish()
 
 
-def test_a_refusal_is_told_to_its_sender_only(pair: Pair) -> None:
+def test_a_refusal_is_told_to_its_sender_only(pair: AttackedPair) -> None:
     """After a refused contribution nobody's view differs; the other sites cannot fetch it, nor its receipt."""
     opened = pair.round(opens=Needs.NOTHING)
     opened.advance(Phase.COLLECTING)
@@ -157,7 +157,7 @@ def test_a_refusal_is_told_to_its_sender_only(pair: Pair) -> None:
 # --- a requester that says two things ---------------------------------------------------------------------------------
 
 
-def test_different_announcements_at_the_two_servers_release_nothing(pair: Pair) -> None:
+def test_different_announcements_at_the_two_servers_release_nothing(pair: AttackedPair) -> None:
     """Contributions bind their announcement, so neither server's set holds one; the next round completes."""
     pair.new_study(SMALL)
     opened = pair.round(opens=Needs.NOTHING)
@@ -185,7 +185,7 @@ def test_different_announcements_at_the_two_servers_release_nothing(pair: Pair) 
 
 
 @pytest.mark.parametrize("order", [(Side.B, Side.A), (Side.A, Side.B)], ids=["b-first", "a-first"])
-def test_two_release_sets_release_one_sum(pair: Pair, order: tuple[Side, Side]) -> None:
+def test_two_release_sets_release_one_sum(pair: AttackedPair, order: tuple[Side, Side]) -> None:
     """The requester signs a set for each server: one of them stands at both, the other is kept as evidence."""
     opened = pair.round()
     opened.advance(Phase.MEASURED)

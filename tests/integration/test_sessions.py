@@ -14,7 +14,7 @@ from client_agent.net.envelopes import Body
 from client_agent.net.server_client import ServerClient
 from harness.attack.hostile_messages import Round
 from harness.attack.proxy_attacks import Proxy, agents_client
-from harness.attack.scripted_rounds import SITES, VICTIM, Pair
+from harness.attack.scripted_rounds import SITES, VICTIM, AttackedPair
 from harness.attack.signed_client import digest_of
 from harness.federation.server_apps import ServersInMemory
 from protocol.channel.encoding import EarlierAnswers
@@ -51,7 +51,7 @@ class Asking:
 @pytest.fixture(scope="module")
 def round_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     with ServersInMemory(tmp_path_factory.mktemp("sessions"), SITES) as servers:
-        pair = Pair(servers)
+        pair = AttackedPair(servers)
         opened = pair.round(2_000, opens=Needs.NOTHING)
         opened.sites.announce(opened.announcement)
         yield opened

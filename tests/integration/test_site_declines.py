@@ -29,8 +29,8 @@ from harness.attack.scripted_rounds import (
     SITES,
     SMALL,
     VICTIM,
+    AttackedPair,
     OpenRound,
-    Pair,
     database,
 )
 from harness.federation.server_apps import ServersInMemory
@@ -92,7 +92,7 @@ LIES = {
 }
 
 
-def first_round(pair: Pair, numerator: int = 4, **announced: object) -> tuple[OpenRound, WeightList]:
+def first_round(pair: AttackedPair, numerator: int = 4, **announced: object) -> tuple[OpenRound, WeightList]:
     """The first round of a study of its own, which is not announced yet, and its list."""
     sites = pair.new_study(SMALL, model=ModelSpec(kind="plugin", layers=LAYERS))
     digest = sites.study.digest()
@@ -153,7 +153,7 @@ def shares_held(federation: ServersInMemory, study_digest: str) -> set[str]:
     return held
 
 
-def test_lies_are_declined_before_training(pair: Pair, tmp_path: Path) -> None:
+def test_lies_are_declined_before_training(pair: AttackedPair, tmp_path: Path) -> None:
     """All rounds are opened at once, so that their deadlines pass together."""
     with ExitStack() as sites:
         cases = {}
@@ -181,7 +181,7 @@ def test_lies_are_declined_before_training(pair: Pair, tmp_path: Path) -> None:
             assert opened.agreed == WITHOUT_VICTIM
 
 
-def test_a_measured_round_without_need_is_not_even_announced(pair: Pair) -> None:
+def test_a_measured_round_without_need_is_not_even_announced(pair: AttackedPair) -> None:
     """A rule without distances: the servers refuse, before any site has to."""
     sites = pair.new_study(SMALL, rule=RuleSpec(name=RuleName.FEDAVG))
     opened = pair.round(opens=Needs.DISTANCES)
@@ -193,7 +193,9 @@ def test_a_measured_round_without_need_is_not_even_announced(pair: Pair) -> None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_stop_at_the_site_that_names_the_layer(pair: Pair, tmp_path: Path, value: float) -> None:
+def test_nan_and_infinity_stop_at_the_site_that_names_the_layer(
+    pair: AttackedPair, tmp_path: Path, value: float
+) -> None:
     update = np.full(SMALL, 0.01, dtype=np.float32)
     update[-1] = value
     opened, listed = first_round(pair)
@@ -210,7 +212,7 @@ def test_nan_and_infinity_stop_at_the_site_that_names_the_layer(pair: Pair, tmp_
         assert opened.agreed == WITHOUT_VICTIM
 
 
-def test_an_agent_that_lost_its_memory_contributes_nothing(pair: Pair, tmp_path: Path) -> None:
+def test_an_agent_that_lost_its_memory_contributes_nothing(pair: AttackedPair, tmp_path: Path) -> None:
     """Its key was in sums of other studies at these servers, which an empty state folder knows nothing of."""
     earlier = pair.round(opens=Needs.NOTHING)
     earlier.finish()
@@ -232,7 +234,7 @@ def lost_rounds_of(site: RealSite) -> tuple[ContributedRound, ...]:
     return lost_rounds(context.sums, context.clients, context.roster, context.site)
 
 
-def test_an_announcement_that_differs_between_the_servers_is_declined(pair: Pair, tmp_path: Path) -> None:
+def test_an_announcement_that_differs_between_the_servers_is_declined(pair: AttackedPair, tmp_path: Path) -> None:
     opened, listed = first_round(pair)
     for side, announcement in zip(Side, equivocating_announcement(opened.announcement), strict=True):
         opened.sites.announce(announcement, [side])
@@ -243,7 +245,7 @@ def test_an_announcement_that_differs_between_the_servers_is_declined(pair: Pair
         assert not site.trained
 
 
-def test_a_sum_beyond_its_bound_is_discarded_and_the_model_stays(pair: Pair, tmp_path: Path) -> None:
+def test_a_sum_beyond_its_bound_is_discarded_and_the_model_stays(pair: AttackedPair, tmp_path: Path) -> None:
     """Three sites collude just below what the range check lets pass, and the requester releases them all the same."""
     opened, listed = first_round(pair, numerator=1, opens=Needs.DISTANCES)
     parameters = opened.sites.study.parameters

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.attack.scripted_requester import ScriptedRequester
 from protocol.errors import ErrorCode
 from protocol.messages import paths
-from protocol.messages.control import Go, OutcomeCause, RoundState, Signed, TagShares, sign
+from protocol.messages.control import Go, OutcomeCause, RoundState, Signed, TagsFailed, TagShares, sign
 from protocol.sharing import Side
 from protocol.tags import wrong_tags
 from tests.integration.tagged import finish, require_sum, signed_end, tagged_sites, to_committed, to_measured
 from tests.integration.test_server_round import SITES
 from tests.kit.processes import Federation, servers_in_memory
+from tests.kit.tagged_requester import TaggedRequester
 
 STUDIES = itertools.count()
 ROUNDS = pytest.mark.parametrize("number", [1, 2], ids=["odd", "even"])
@@ -31,13 +31,13 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 @pytest.fixture
-def sites(federation: Federation) -> Iterator[ScriptedRequester[Federation]]:
+def sites(federation: Federation) -> Iterator[TaggedRequester[Federation]]:
     made = tagged_sites(federation, f"tagged-{next(STUDIES)}")
     yield made
     made.close()
 
 
-def walked(sites: ScriptedRequester[Federation], number: int) -> int:
+def walked(sites: TaggedRequester[Federation], number: int) -> int:
     """Earlier rounds are over."""
     for before in range(1, number):
         to_committed(sites, before)
@@ -45,19 +45,19 @@ def walked(sites: ScriptedRequester[Federation], number: int) -> int:
     return number
 
 
-def refused(sites: ScriptedRequester, site: str, side: Side, method: str, path: str, body: bytes = b"") -> str:
+def refused(sites: TaggedRequester, site: str, side: Side, method: str, path: str, body: bytes = b"") -> str:
     answer = sites.clients[site].send(side, method, path, body)
     assert answer.status_code >= 400
     return str(answer.json()["code"])
 
 
-def place(sites: ScriptedRequester, template: str, number: int) -> str:
+def place(sites: TaggedRequester, template: str, number: int) -> str:
     return sites.path(template, round=number, attempt=1)
 
 
 @ROUNDS
 def test_nothing_is_served_before_go_and_what_a_server_said_it_says_again(
-    sites: ScriptedRequester[Federation], number: int
+    sites: TaggedRequester[Federation], number: int
 ) -> None:
     views = to_committed(sites, walked(sites, number))
     output = sites.path(paths.OUTPUT, round=number)
@@ -76,7 +76,7 @@ def test_nothing_is_served_before_go_and_what_a_server_said_it_says_again(
 
 
 @pytest.mark.parametrize(("number", "to"), [(1, Side.A), (2, Side.B)], ids=["odd, to A", "even, to B"])
-def test_a_go_to_one_server_reaches_both(sites: ScriptedRequester[Federation], number: int, to: Side) -> None:
+def test_a_go_to_one_server_reaches_both(sites: TaggedRequester[Federation], number: int, to: Side) -> None:
     """B's is fetched by A, since B calls nobody."""
     sites.go(sites.verdict(to_committed(sites, walked(sites, number))), [to])
     require_sum(sites, number)
@@ -84,10 +84,10 @@ def test_a_go_to_one_server_reaches_both(sites: ScriptedRequester[Federation], n
 
 @pytest.mark.parametrize(("number", "off"), [(1, 1), (2, 2**63)], ids=["odd", "even, by 2^63"])
 def test_a_site_with_wrong_tags_is_named_and_nothing_is_served(
-    sites: ScriptedRequester[Federation], number: int, off: int
+    sites: TaggedRequester[Federation], number: int, off: int
 ) -> None:
     views = to_committed(sites, walked(sites, number), {SITES[2]: off})
-    verdict = sites.failed(views)
+    verdict = sites.judged(views, TagsFailed)
     shares = sites.fail(verdict)
     found = wrong_tags(verdict.message, sites.release_of(views[Side.A]), shares, sites.federation.roster)
     assert (found.sites, found.server_lied) == ((SITES[2],), False)
@@ -116,7 +116,7 @@ def require_errors(shares: tuple[Signed[TagShares], Signed[TagShares]], off: int
         assert 0 not in {int(word, 16) for word in (*mine, *theirs)}
 
 
-def require_nothing_left(sites: ScriptedRequester[Federation], side: Side, state: str = "skipped") -> None:
+def require_nothing_left(sites: TaggedRequester[Federation], side: Side, state: str = "skipped") -> None:
     """Neither the vector that was committed to nor a share of the round is on disk."""
     folder: Path = sites.federation.folder / f"operator-{side.value}" / "data" / "shares"
     digest = sites.study.digest()
@@ -130,7 +130,7 @@ def require_nothing_left(sites: ScriptedRequester[Federation], side: Side, state
 
 @ROUNDS
 def test_without_go_both_sign_a_skip_and_the_requester_was_absent(
-    sites: ScriptedRequester[Federation], number: int
+    sites: TaggedRequester[Federation], number: int
 ) -> None:
     views = to_committed(sites, walked(sites, number), closes_in_s=5.0)
     verdict = sites.verdict(views)
@@ -145,7 +145,7 @@ def test_without_go_both_sign_a_skip_and_the_requester_was_absent(
         )
 
 
-def test_seeds_and_goes_that_are_none(sites: ScriptedRequester[Federation]) -> None:
+def test_seeds_and_goes_that_are_none(sites: TaggedRequester[Federation]) -> None:
     current = to_measured(sites, 1)
     for side in Side:
         with pytest.raises(AssertionError, match="wrong_round"):
@@ -178,14 +178,14 @@ def test_seeds_and_goes_that_are_none(sites: ScriptedRequester[Federation]) -> N
     finish(sites, 1)
 
 
-def test_a_study_that_ends_leaves_no_sum_that_was_not_served(sites: ScriptedRequester[Federation]) -> None:
+def test_a_study_that_ends_leaves_no_sum_that_was_not_served(sites: TaggedRequester[Federation]) -> None:
     to_committed(sites, 1)
     sites.end()
     for side in Side:
         require_nothing_left(sites, side, "committed")
 
 
-def test_announcements_without_a_seed_and_shares_without_tags_are_refused(sites: ScriptedRequester[Federation]) -> None:
+def test_announcements_without_a_seed_and_shares_without_tags_are_refused(sites: TaggedRequester[Federation]) -> None:
     announcement = sites.announcement(1)
     plain = announcement.model_copy(update={"tag_seed_hash": None})
     body = sign(plain, SITES[0], sites.me.keys.signing).canonical()

@@ -135,7 +135,7 @@ def test_a_server_that_forges_its_check_is_named_by_every_site(tmp_path: Path, m
 def verified(running: InMemoryFederation, site: str, name: str, *more: str) -> tuple[int, str]:
     """Run ``moiety study verify`` on a site's transcripts."""
     transcripts = journal(running, site, name).folder / "transcripts"
-    roster = str(running.files.folder / "roster.toml")
+    roster = str(running.folder / "roster.toml")
     said = CliRunner().invoke(moiety.build("study"), ["study", "verify", str(transcripts), "--roster", roster, *more])
     return said.exit_code, said.output
 

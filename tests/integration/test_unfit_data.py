@@ -44,7 +44,7 @@ def refused_until_mended(running: InMemoryFederation, study: Study, mend: Callab
         (refused,) = running.texts(EventKind.PROBLEM, "c2")
         assert rounds_of(running, REQUESTER, study.name) == ()
         running.stop_agents("c2")
-        mend(running.files.folder / "c2" / "data")
+        mend(running.folder / "c2" / "data")
         running.start("c2")
         running.until("the end", finished(running, study.name, *SITES))
     assert [record.took_part for record in rounds_of(running, REQUESTER, study.name)] == [SITES] * 2
@@ -62,7 +62,7 @@ def test_a_folder_that_another_schema_made(tmp_path: Path) -> None:
     model = model_spec("linear", (len(SCHEMA.feature_names),), (), 2).named(SCHEMA.feature_names, SCHEMA.class_names)
     with trained(tmp_path / "federation", {name: own.data for name, own in made.items()}) as running:
         for name, own in made.items():
-            folder = running.files.folder / name / "data"
+            folder = running.folder / name / "data"
             for path in folder.iterdir():
                 path.unlink()
             write(folder, own)

@@ -182,6 +182,11 @@ def test_tied_weights_run_as_they_are(tmp_path: Path) -> None:
         ("", "(self.a(x), x)", r"the model gives tuple, task 'classes' expects \[30, 2\]"),
         ("", "self.a(x) * float('nan')", "has a gradient that is not finite"),
         ("", "self.a(x) + 0j", r"the model gives torch\.complex64\[30, 2\]"),
+        (
+            "",
+            "self.a(x) if not self.training else self.b(x[:, :1])",
+            r"own\.py, line 23: the loss or its gradient fails in layer 'b': Runt",
+        ),
         ("self.h = torch.zeros(2)", "setattr(self, 'h', self.h + self.a(x)[0]) or self.o(x + self.h)", "a second time"),
     ],
 )
@@ -191,14 +196,6 @@ def test_a_model_that_cannot_be_shared_is_one_line_that_names_the_layer(
     with pytest.raises((ConfigurationError, UnusableUpdate), match=said) as found:
         run_simulation(of_classes(tmp_path, changed, forward))
     assert "\n" not in str(found.value)
-
-
-def test_a_step_that_fails_in_training_alone_is_one_line(tmp_path: Path) -> None:
-    forward = "self.a(x) if not self.training else self.b(x[:, :1])"
-    with pytest.raises(
-        ConfigurationError, match=r"own\.py, line 23: the loss or its gradient fails in layer 'b': Runt"
-    ):
-        run_simulation(of_classes(tmp_path, "", forward))
 
 
 def test_batch_norm_takes_a_left_over_example_and_names_a_site_that_has_only_one(tmp_path: Path) -> None:
