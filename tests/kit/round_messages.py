@@ -87,7 +87,7 @@ def sum_release(release: ReleaseSet, digest: str) -> SumRelease:
     return SumRelease(**of, release_digest=release.digest(), sum_digest=digest)
 
 
-def outcome(study_digest: str, **changes: Any) -> RoundOutcome:
+def outcome(study_digest: str, /, **changes: Any) -> RoundOutcome:
     """The end of the first attempt at a study's first round: a skip, unless ``changes`` say otherwise."""
     fields: dict[str, Any] = {
         "study_digest": study_digest,

@@ -111,7 +111,7 @@ def ended_round(
     study_digest: str, number: int = 1, signers: tuple[Side, ...] = tuple(Side), /, **changes: Any
 ) -> Signed[RoundOutcome]:
     """A round's signed end: a skip, unless ``changes`` say otherwise."""
-    signed = Signed[RoundOutcome](message=outcome(study_digest, round=number, **changes))
+    signed = Signed[RoundOutcome](message=outcome(study_digest, **({"round": number} | changes)))
     for side in signers:
         signed = countersign(signed, operator_keys(side).name, operator_keys(side).signing)
     return signed
