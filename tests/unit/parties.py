@@ -18,10 +18,11 @@ from protocol.messages.control import (
     RuleSpec,
     Signed,
     Study,
-    TrainingSpec,
 )
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import StudyParameters
 from protocol.roster.keyfile import PartyKeys
+from tests.kit import round_messages
+from tests.kit.studies import study_of
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 REQUESTER = SITES[0]
@@ -60,30 +61,17 @@ def parties(sites: tuple[str, ...] = SITES) -> Parties:
 
 def study(roster_digest: str, dimension: int = 6, **changes: Any) -> Study:
     """A linear model of ``dimension`` parameters under Weight Erosion, unless said otherwise."""
+    layers = (LayerShape(name="weight", shape=(dimension,)),)
     fields: dict[str, Any] = {
         "name": "test-study",
         "roster_digest": roster_digest,
         "parameters": StudyParameters(dimension=dimension, clip_norm=1.0, least_contributors=3),
         "rule": RuleSpec(name=RuleName.WEIGHT_EROSION),
-        "model": ModelSpec(
-            kind="linear", inputs=(dimension // 2,), layers=(LayerShape(name="weight", shape=(dimension,)),)
-        ),
-        "training": TrainingSpec(),
-        "rounds": 5,
+        "model": ModelSpec(kind="linear", inputs=(dimension // 2,), layers=layers),
     }
-    return Study(**(fields | changes))
+    return study_of(**(fields | changes))
 
 
 def announcement(study_digest: str, number: int = 1, **changes: Any) -> Announcement:
-    fields: dict[str, Any] = {
-        "study_digest": study_digest,
-        "round": number,
-        "listed": SITES[1:],
-        "least_contributors": 3,
-        "opens": Needs.DISTANCES,
-        "model_version": number - 1,
-        "model_digest": "1" * 64,
-        "weight_list_digest": "2" * 64,
-        "closes_at_s": 2_000_000_000,
-    }
-    return Announcement(**(fields | changes))
+    fields = {"study_digest": study_digest, "round": number, "listed": SITES[1:], "model_version": number - 1}
+    return round_messages.announcement(**(fields | changes))

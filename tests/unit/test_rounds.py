@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,7 @@ from protocol.rounds.states import (
     StudyEvent,
     study_step,
 )
+from tests.kit.round_messages import collected
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
@@ -125,11 +127,7 @@ OPENED = announcement("a" * 64)
 NONCE_A, NONCE_B = b"\x01" * 32, b"\x02" * 32
 
 
-def held(site: str, **changes: str) -> CollectedContribution:
-    fields = {"announcement_digest": OPENED.digest(), "commitment_a": "3" * 64, "commitment_b": "4" * 64}
-    return CollectedContribution(site=site, **(fields | changes))
-
-
+held = partial(collected, on=OPENED)
 ALL = [held(site) for site in SITES]
 
 

@@ -113,13 +113,17 @@ class FakeLearner:
 
 
 @dataclass
-class Bench:
-    contributor: Contributor
+class AgentBench:
     servers: dict[Side, FakeServer]
     events: list[AgentEvent]
 
     def texts(self, kind: EventKind) -> list[str]:
         return [event.text for event in self.events if event.kind is kind]
+
+
+@dataclass
+class Bench(AgentBench):
+    contributor: Contributor
 
     def decline(self, round_number: int = 1) -> Decline:
         """The letter that this site sent, opened and verified as the requester does."""
@@ -133,13 +137,8 @@ class Bench:
 
 
 @dataclass
-class RequesterBench:
+class RequesterBench(AgentBench):
     requester: Requester
-    servers: dict[Side, FakeServer]
-    events: list[AgentEvent]
-
-    def texts(self, kind: EventKind) -> list[str]:
-        return [event.text for event in self.events if event.kind is kind]
 
 
 def planned(of: RequesterBench | Requester) -> RoundPlan:
@@ -158,7 +157,7 @@ def contributor_bench(
         journal = StudyJournal(folder, study.name)
         made = Contributor(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)
         made.adopt_model(model, 0, site_key=SITE_KEY.hex())
-        yield Bench(made, servers, events)
+        yield Bench(servers, events, made)
 
 
 @contextmanager
@@ -174,7 +173,7 @@ def requester_bench(
         made.adopt_model(model, 0, site_key="77" * 32)
         facts = tuple(SiteFacts(name=name, samples=50) for name in CONTRIBUTORS)
         made.keep(rule_state=made.rule.admit(made.progress.rule_state, facts))
-        yield RequesterBench(made, servers, events)
+        yield RequesterBench(servers, events, made)
 
 
 @contextmanager

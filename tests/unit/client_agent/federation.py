@@ -7,18 +7,12 @@ from typing import Any, TypeVar
 from harness.engine.parties import Parties, SiteEntry, make_parties
 from protocol.channel.message import Message
 from protocol.messages.control import (
-    AgreedSet,
     Announcement,
-    CollectedContribution,
     EndCause,
     LayerShape,
-    ListedWeight,
     ModelSpec,
-    OutcomeCause,
-    ReleaseSet,
     Roster,
     RoundOutcome,
-    RoundState,
     RuleName,
     RuleSpec,
     Signed,
@@ -27,15 +21,17 @@ from protocol.messages.control import (
     StudyEndState,
     StudyState,
     StudyView,
-    TrainingSpec,
     WeightList,
     countersign,
     sign,
 )
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import StudyParameters
 from protocol.roster.keyfile import PartyKeys
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
+from tests.kit import round_messages
+from tests.kit.round_messages import agreed_set, announcement_of, outcome, release_set
+from tests.kit.studies import study_of
 
 REQUESTER = "r0"
 CONTRIBUTORS = ("c1", "c2", "c3")
@@ -57,16 +53,9 @@ def operator_keys(side: Side) -> PartyKeys:
 
 
 def study(parameters: StudyParameters = PARAMETERS, seed: int | None = 1) -> Study:
-    return Study(
-        name="unit",
-        roster_digest=ROSTER.digest(),
-        parameters=parameters,
-        rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
-        model=ModelSpec(kind="plugin", layers=(LayerShape(name="weight", shape=(parameters.dimension,)),)),
-        training=TrainingSpec(),
-        rounds=3,
-        seed=seed,
-    )
+    layers = (LayerShape(name="weight", shape=(parameters.dimension,)),)
+    erosion, model = RuleSpec(name=RuleName.WEIGHT_EROSION), ModelSpec(kind="plugin", layers=layers)
+    return study_of(model, roster_digest=ROSTER.digest(), parameters=parameters, rule=erosion, rounds=3, seed=seed)
 
 
 def layered(of: Study) -> Study:
@@ -80,40 +69,14 @@ def weight_list(
 ) -> WeightList:
     """Everybody's weights over the grid; one number stands for all."""
     each = (numerators,) * len(CONTRIBUTORS) if isinstance(numerators, int) else numerators
-    return WeightList(
-        study_digest=study_digest,
-        round=round_number,
-        grid=grid,
-        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in zip(CONTRIBUTORS, each, strict=True)),
-        salt="cd" * 32,
-    )
+    listed = dict(zip(CONTRIBUTORS, each, strict=True))
+    return round_messages.weight_list(study_digest, listed, round=round_number, grid=grid)
 
 
-def announcement(weights: WeightList | None = None, **changes: object) -> Announcement:
+def announcement(weights: WeightList | None = None, **changes: Any) -> Announcement:
     """The round of these weights, whose distances are opened unless ``changes`` say otherwise."""
-    weights = weights or weight_list()
-    fields = {
-        "study_digest": weights.study_digest,
-        "round": weights.round,
-        "listed": CONTRIBUTORS,
-        "least_contributors": 3,
-        "opens": Needs.DISTANCES,
-        "model_version": 0,
-        "model_digest": DIGEST,
-        "weight_list_digest": weights.digest(),
-        "closes_at_s": 10**9,
-    }
-    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-def agreed_set(on: Announcement, sites: tuple[str, ...], attempt: int = 1) -> AgreedSet:
-    """The contributions of these sites to an announced round."""
-    held = tuple(
-        CollectedContribution(site=site, announcement_digest=on.digest(), commitment_a=DIGEST, commitment_b=DIGEST)
-        for site in sites
-    )
-    named: dict[str, Any] = {"study_digest": on.study_digest, "round": on.round, "attempt": attempt}
-    return AgreedSet(announcement_digest=on.digest(), contributions=held, **named)
+    usual: dict[str, Any] = {"listed": CONTRIBUTORS, "model_digest": DIGEST, "closes_at_s": 10**9}
+    return announcement_of(weights or weight_list(), **(usual | changes))
 
 
 def evidence(
@@ -121,8 +84,7 @@ def evidence(
 ) -> PastRelease:
     """A release of ``sites``, all that were agreed where none are named, with everybody's signatures."""
     held = agreed_set(on, agreed)
-    named: dict[str, Any] = {"study_digest": on.study_digest, "round": on.round, "attempt": held.attempt}
-    chosen = ReleaseSet(agreed_set_digest=held.digest(), sites=agreed if sites is None else sites, **named)
+    chosen = release_set(held, agreed if sites is None else sites)
     return PastRelease(
         announcement=on,
         weight_list=weights,
@@ -146,17 +108,10 @@ def signed_by_both(agreed: M) -> Signed[M]:
 
 
 def ended_round(
-    study_digest: str, number: int = 1, signers: tuple[Side, ...] = tuple(Side), /, **changes: object
+    study_digest: str, number: int = 1, signers: tuple[Side, ...] = tuple(Side), /, **changes: Any
 ) -> Signed[RoundOutcome]:
     """A round's signed end: a skip, unless ``changes`` say otherwise."""
-    fields = {
-        "study_digest": study_digest,
-        "round": number,
-        "attempt": 1,
-        "outcome": RoundState.SKIPPED,
-        "cause": OutcomeCause.NOT_AGREED_IN_TIME,
-    }
-    signed = Signed[RoundOutcome](message=RoundOutcome(**{**fields, **changes}))  # type: ignore[arg-type]
+    signed = Signed[RoundOutcome](message=outcome(study_digest, **({"round": number} | changes)))
     for side in signers:
         signed = countersign(signed, operator_keys(side).name, operator_keys(side).signing)
     return signed
@@ -168,11 +123,14 @@ def study_view(study_digest: str = DIGEST, **shown: object) -> StudyView:
     return StudyView(**{**fields, **shown})  # type: ignore[arg-type]
 
 
+def study_end(
+    study_digest: str, state: StudyEndState = StudyEndState.COMPLETED, cause: EndCause = EndCause.ALL_ROUNDS_DONE
+) -> Signed[StudyEnd]:
+    """The requester's signed end of a study."""
+    end = StudyEnd(study_digest=study_digest, state=state, cause=cause, reason="as asked")
+    return sign(end, REQUESTER, keys(REQUESTER).signing)
+
+
 def ended_as(state: StudyState, study_digest: str) -> Signed[StudyEnd] | None:
     """The requester's signed end, None for a study that goes on."""
-    if not state.ended:
-        return None
-    end = StudyEnd(
-        study_digest=study_digest, state=StudyEndState(state.value), cause=EndCause.CANCELLED, reason="as asked"
-    )
-    return sign(end, REQUESTER, keys(REQUESTER).signing)
+    return study_end(study_digest, StudyEndState(state.value), EndCause.CANCELLED) if state.ended else None

@@ -60,7 +60,6 @@ from protocol.messages.control import (
     ShareKind,
     Study,
     StudyProtection,
-    SumRelease,
 )
 from protocol.parameters import Needs
 from protocol.policy.clauses import MOST_DISCARDED_SUMS
@@ -71,6 +70,7 @@ from protocol.protection.interface import AtSite, Encoded, UnderKey
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
 from tests.kit.present import present
+from tests.kit.round_messages import sum_release
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.announced_rounds import MODEL, announced, post, views
 from tests.unit.client_agent.benches import Bench, contributor_bench, requester_bench
@@ -215,14 +215,7 @@ UPDATES = {site: update(place) for place, site in enumerate(RELEASED)}
 
 def signed_sum(past: PastRelease, body: bytes) -> PastRelease:
     """The evidence with both servers' signatures under this sum."""
-    release = past.release_set.message
-    ended = SumRelease(
-        study_digest=release.study_digest,
-        round=release.round,
-        attempt=release.attempt,
-        release_digest=release.digest(),
-        sum_digest=hashlib.sha256(body).hexdigest(),
-    )
+    ended = sum_release(past.release_set.message, hashlib.sha256(body).hexdigest())
     return past.model_copy(update={"sum_release": signed_by_both(ended)})
 
 

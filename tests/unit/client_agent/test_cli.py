@@ -34,7 +34,16 @@ from protocol.messages.control import Signed, Study, StudyEnd, StudyState, Study
 from protocol.roster.keyfile import dump_roster
 from protocol.sharing import Side
 from tests.unit.client_agent.commands import FLAT, GOOD, OWN, command, created, image_data, own_data, write_config
-from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
+from tests.unit.client_agent.federation import (
+    PARTIES,
+    REQUESTER,
+    ROSTER,
+    ended_as,
+    keys,
+    operator_keys,
+    study,
+    study_view,
+)
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
@@ -75,7 +84,7 @@ class FakeServer:
         if isinstance(answer, MoietyError):
             raise answer
         digest = study().digest()
-        return StudyView(study=name, study_digest=digest, end=ended_as(answer, digest), cursor=1, ready=(), mail=())
+        return study_view(digest, study=name, end=ended_as(answer, digest))
 
     def study(self, name: str) -> Signed[Study]:
         assert name == "unit"

@@ -26,15 +26,12 @@ from harness.federation.processes import write_secret
 from host.files import write_durably
 from protocol.errors import BadSignature, ConfigurationError, StorageFull, UnknownStudy
 from protocol.messages.control import (
-    EndCause,
     ListedStudy,
     RankingSpec,
     RuleName,
     RuleSpec,
     Signed,
     Study,
-    StudyEnd,
-    StudyEndState,
     StudyIndex,
     StudyProtection,
     countersign,
@@ -43,7 +40,7 @@ from protocol.messages.control import (
 from protocol.roster.keyfile import dump_party_keys, dump_roster
 from protocol.sharing import Side
 from tests.kit.present import present
-from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
+from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study, study_end
 
 
 def settings(tmp_path: Path, owner: str, **changes: object) -> AgentSettings:
@@ -247,12 +244,10 @@ def test_a_past_study_is_not_fetched_however_often_the_agent_looks_and_starts(si
     serve(site, servers[Side.A], servers[Side.B])
     site.settings = site.settings.model_copy(update={"studies": "all"})
     for one in past:
-        ended = StudyEnd(
-            study_digest=one.digest(), state=StudyEndState.COMPLETED, cause=EndCause.ALL_ROUNDS_DONE, reason="done"
-        )
-        over = sign(ended, REQUESTER, keys(REQUESTER).signing)
         StudyJournal(site.settings.state_dir, one.name).write_site_state(
-            SiteState(study_digest=one.digest(), training_seed=0, finished="completed", ended_by=over)
+            SiteState(
+                study_digest=one.digest(), training_seed=0, finished="completed", ended_by=study_end(one.digest())
+            )
         )
     for _ in range(3):  # three starts of the agent
         made = agent(site, [])

@@ -36,6 +36,7 @@ from protocol.rounds.judgement import Judgement
 from protocol.rules.interface import Measured, PairDistance
 from protocol.sharing import Side
 from tests.kit.present import present
+from tests.kit.round_messages import agreed_set
 from tests.unit.client_agent.benches import (
     Bench,
     FakeLearner,
@@ -44,7 +45,7 @@ from tests.unit.client_agent.benches import (
     planned,
     requester_bench,
 )
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, agreed_set, ended_round, evidence
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ended_round, evidence
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, study_with
 
 STUDY = study_with(RuleName.MALLOWS, grid=32)

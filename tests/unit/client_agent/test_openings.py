@@ -23,7 +23,6 @@ from protocol.messages.control import (
     RoundView,
     ShareKind,
     Signed,
-    countersign,
     require_signatures,
     sign,
 )
@@ -119,9 +118,7 @@ def test_a_site_beyond_the_list_breaks_the_protocol(turn: Openings) -> None:
 
 
 def stated(nonce: int = 1) -> Signed[ChallengeTranscript]:
-    a, b = operator_keys(Side.A), operator_keys(Side.B)
-    message = transcript(1, AGREED.digest(), bytes([nonce]) * 32, bytes(32))
-    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+    return signed_by_both(transcript(1, AGREED.digest(), bytes([nonce]) * 32, bytes(32)))
 
 
 def view(**changes: object) -> RoundView:
@@ -147,10 +144,7 @@ def test_evidence_that_does_not_hold(turn: Openings) -> None:
     one_signature = stated().model_copy(update={"signatures": stated().signatures[:1]})
     unsigned_set = signed_by_both(AGREED).model_copy(update={"signatures": ()})
     elsewhere = signed_by_both(AGREED.model_copy(update={"announcement_digest": "00" * 32}))
-    a = operator_keys(Side.A)
-    b = operator_keys(Side.B)
-    chosen = stated().message.model_copy(update={"challenge": "11" * 32})
-    chosen_by_servers = countersign(sign(chosen, a.name, a.signing), b.name, b.signing)
+    chosen_by_servers = signed_by_both(stated().message.model_copy(update={"challenge": "11" * 32}))
     cases = [
         (view(transcript=one_signature), view(), BadSignature),
         (view(agreed_set=unsigned_set), view(), BadSignature),

@@ -42,11 +42,9 @@ from protocol.messages.control import (
     ContributedRound,
     EndCause,
     Purpose,
-    StudyEnd,
     StudyEndState,
     StudyView,
     WeightList,
-    sign,
 )
 from protocol.parameters import Needs
 from protocol.policy.exposure import SummedRow
@@ -65,7 +63,7 @@ from tests.unit.client_agent.announced_rounds import (
     welcome_mail,
 )
 from tests.unit.client_agent.benches import Bench
-from tests.unit.client_agent.federation import REQUESTER, evidence, keys
+from tests.unit.client_agent.federation import evidence, study_end, study_view
 from tests.unit.client_agent.test_daemon import settings
 
 # --- told -------------------------------------------------------------------------------------------------------------
@@ -301,9 +299,7 @@ _CAUSES = {
 
 
 def ended(state: StudyEndState, cause: EndCause | None = None) -> StudyView:
-    end = StudyEnd(study_digest="0" * 64, state=state, cause=cause or _CAUSES[state], reason="why")
-    signed = sign(end, REQUESTER, keys(REQUESTER).signing)
-    return StudyView(study="unit", study_digest="0" * 64, end=signed, cursor=1, ready=(), mail=())
+    return study_view("0" * 64, end=study_end("0" * 64, state, cause or _CAUSES[state]))
 
 
 def rounds(*ends: RoundEnd, purpose: Purpose = Purpose.UPDATE) -> tuple[RoundRecord, ...]:
@@ -331,7 +327,7 @@ ON_ITS_OWN = "after 2 sums; from round 3 on the model was trained on this site's
         (LOCAL, rounds(ALONE), Federated.NOT, "and no sum was made; the model is of this site's own data alone"),
         (LOCAL, rounds(SUMMED, SUMMED, ALONE), Federated.PARTLY, ON_ITS_OWN),
         (FAILED, (), Federated.NOT, "there is no model of the sites together"),
-        (FAILED, rounds(SUMMED), Federated.PARTLY, "study unit is failed (why), after 1 sums"),
+        (FAILED, rounds(SUMMED), Federated.PARTLY, "study unit is failed (as asked), after 1 sums"),
     ],
 )
 def test_an_end_is_called_what_it_is(

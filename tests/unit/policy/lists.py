@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from protocol.errors import Clause, PolicyRefusal
-from protocol.messages.control import Announcement, ListedWeight, Purpose, WeightList
+from protocol.messages.control import Announcement, WeightList
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.clauses import Terms, check_weight_list
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import EqualRule
+from tests.kit import round_messages
+from tests.kit.round_messages import announcement_of
 
 STUDY = "ab" * 32
 ROSTER = ("b", "c", "d", "e", "f")
@@ -33,37 +36,12 @@ def parameters(m: int = 3, t: int = 0, grid: int = 32) -> StudyParameters:
 
 
 def weight_list(weights: dict[str, int], round_number: int = 1, grid: int = 32, study: str = STUDY) -> WeightList:
-    return WeightList(
-        study_digest=study,
-        round=round_number,
-        grid=grid,
-        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in weights.items()),
-        salt="00" * 32,
-    )
+    return round_messages.weight_list(study, weights, round=round_number, grid=grid)
 
 
-def announcement(
-    of: WeightList,
-    m: int = 3,
-    opens: Needs = Needs.DISTANCES,
-    version: int = 0,
-    listed: tuple[str, ...] | None = None,
-    digest: str | None = None,
-    round_number: int | None = None,
-    purpose: Purpose = Purpose.UPDATE,
-) -> Announcement:
-    return Announcement(
-        study_digest=STUDY,
-        round=of.round if round_number is None else round_number,
-        listed=tuple(w.site for w in of.weights) if listed is None else listed,
-        least_contributors=m,
-        opens=opens,
-        purpose=purpose,
-        model_version=version,
-        model_digest="cd" * 32,
-        weight_list_digest=of.digest() if digest is None else digest,
-        closes_at_s=0,
-    )
+def announcement(of: WeightList, m: int = 3, version: int = 0, **changes: Any) -> Announcement:
+    named: dict[str, Any] = {"study_digest": STUDY, "least_contributors": m, "model_version": version}
+    return announcement_of(of, **(named | changes))
 
 
 def check(

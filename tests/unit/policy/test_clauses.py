@@ -69,7 +69,7 @@ class TestSameRound:
     def test_other_round(self) -> None:
         of = weight_list(EVEN, round_number=4)
         with refused(Clause.SAME_ROUND, "round 4", "round 5"):
-            check(of, announcement(of, round_number=5))
+            check(of, announcement(of, round=5))
 
     def test_other_digest(self) -> None:
         with refused(Clause.SAME_ROUND, "digest"):

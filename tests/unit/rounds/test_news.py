@@ -7,23 +7,18 @@ from typing import Any
 import pytest
 
 from protocol.messages.control import (
-    EndCause,
     PauseCause,
     PauseNotice,
-    RoundOutcome,
     RoundState,
     RoundView,
-    StudyEnd,
-    StudyEndState,
     StudyView,
     news,
     news_of,
     shared_news,
     sign,
 )
-from protocol.messages.purpose import OutcomeCause
 from protocol.sharing import Side
-from tests.unit.client_agent.federation import REQUESTER, keys, operator_keys, release, signed_by_both, study
+from tests.unit.client_agent.federation import REQUESTER, ended_round, keys, release, study, study_end
 
 PAST = release()
 DIGEST = study().digest()
@@ -63,7 +58,6 @@ def test_what_no_contributor_acts_on_is_no_news(same: StudyView) -> None:
     assert news_of(same) == news_of(view())
 
 
-END = StudyEnd(study_digest=DIGEST, state=StudyEndState.COMPLETED, cause=EndCause.ALL_ROUNDS_DONE, reason="done")
 OTHERS = {
     "no round": view(None),
     "the next round": view(ANNOUNCED.model_copy(update={"round": 2})),
@@ -73,7 +67,7 @@ OTHERS = {
     "a skip": view(moved(RoundState.SKIPPED)),
     "a ranking's end": view(moved(RoundState.RANKED)),
     "an end without a sum": view(moved(RoundState.CLOSED)),
-    "an end": view(end=sign(END, REQUESTER, keys(REQUESTER).signing)),
+    "an end": view(end=study_end(DIGEST)),
     "a pause": view(pause=PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=2)),
     "a letter": view(mail=("welcome-0/c1", "welcome-1/c1")),
     "no letter": view(mail=()),
@@ -88,11 +82,7 @@ def test_whatever_a_contributor_acts_on_is_news() -> None:
 
 def test_the_second_signature_under_an_end_is_news() -> None:
     """A site takes a skip only with both."""
-    skip = RoundOutcome(
-        study_digest=DIGEST, round=1, attempt=1, outcome=RoundState.SKIPPED, cause=OutcomeCause.QUERIES_MISSING
-    )
-    by_a = sign(skip, operator_keys(Side.A).name, operator_keys(Side.A).signing)
-    shown = (None, by_a, signed_by_both(skip))
+    shown = (None, ended_round(DIGEST, 1, (Side.A,)), ended_round(DIGEST))
     assert len({news_of(view(moved(RoundState.SKIPPED, outcome=one))) for one in shown}) == len(shown)
 
 

@@ -7,9 +7,7 @@ from typing import Any, cast
 
 from harness.attack import second_ends
 from protocol.messages.control import (
-    AgreedSet,
     Announcement,
-    CollectedContribution,
     OutcomeCause,
     ReleaseSet,
     RoundOutcome,
@@ -25,6 +23,7 @@ from protocol.sharing import Side
 from servers.rounds.endings import Endings
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
+from tests.kit.round_messages import agreed_set, release_set
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 FIVE = (*SITES, "hospital-4")
@@ -34,23 +33,11 @@ OPERATORS = (ROSTER.operator_a.name, ROSTER.operator_b.name)
 STUDY = study(ROSTER.digest())
 KEY = RoundKey(STUDY.digest(), 1, 1)
 ANNOUNCED: Announcement = announcement(STUDY.digest(), opens=Needs.NOTHING, listed=FIVE[1:])
-AGREED = AgreedSet(
-    study_digest=KEY.study,
-    round=1,
-    attempt=1,
-    announcement_digest=ANNOUNCED.digest(),
-    contributions=tuple(
-        CollectedContribution(
-            site=site, announcement_digest=ANNOUNCED.digest(), commitment_a="a" * 64, commitment_b="b" * 64
-        )
-        for site in FIVE
-    ),
-)
+AGREED = agreed_set(ANNOUNCED, FIVE)
 
 
 def release_of(sites: tuple[str, ...]) -> Signed[ReleaseSet]:
-    message = ReleaseSet(study_digest=KEY.study, round=1, attempt=1, agreed_set_digest=AGREED.digest(), sites=sites)
-    return sign(message, REQUESTER, PARTIES.keys[REQUESTER].signing)
+    return sign(release_set(AGREED, sites), REQUESTER, PARTIES.keys[REQUESTER].signing)
 
 
 ALL, WITHOUT_LAST = release_of(FIVE), release_of(FIVE[:-1])

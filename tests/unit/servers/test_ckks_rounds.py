@@ -39,6 +39,7 @@ from servers.rounds.release import served_output
 from servers.store.records import RoundRecord
 from servers.studies import _require_rule
 from tests.kit.present import present
+from tests.kit.round_messages import agreed_set, collected
 from tests.unit.parties import REQUESTER, announcement, study
 from tests.unit.servers.ending_rounds import FIVE, OPERATORS, PARTIES, ROSTER, server_on, store_with
 
@@ -61,19 +62,11 @@ def now(server: Any) -> RoundRecord:
 
 
 def contribution(site: str, **changes: str) -> CollectedContribution:
-    fields = {"announcement_digest": ANNOUNCED.digest(), "commitment_a": "ab" * 32, "commitment_b": NO_COMMITMENT}
-    return CollectedContribution(site=site, **(fields | changes))
+    return collected(site, ANNOUNCED, **({"commitment_b": NO_COMMITMENT} | changes))
 
 
 def agreed(sites: tuple[str, ...] = FIVE, **changes: Any) -> AgreedSet:
-    fields: dict[str, Any] = {
-        "study_digest": STUDY.digest(),
-        "round": 1,
-        "attempt": 1,
-        "announcement_digest": ANNOUNCED.digest(),
-        "contributions": tuple(contribution(site) for site in sites),
-    }
-    return AgreedSet(**(fields | changes))
+    return agreed_set(ANNOUNCED, sites, **({"contributions": tuple(map(contribution, sites))} | changes))
 
 
 def asked(server: Any, message: AgreedSet, by: Any = A) -> Signed[AgreedSet]:

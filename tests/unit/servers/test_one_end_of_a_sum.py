@@ -40,6 +40,7 @@ from servers.rounds.release import served_output
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
 from tests.kit.present import present
+from tests.kit.round_messages import sum_release
 from tests.unit.parties import announcement
 from tests.unit.servers.ending_rounds import (
     AGREED,
@@ -84,14 +85,8 @@ def by(side: Side, message: Any) -> Any:
     return sign(message, name, PARTIES.keys[name].signing)
 
 
-def the_sum(digest: str = DIGEST, key: RoundKey = KEY, of: Any = ALL) -> SumRelease:
-    return SumRelease(
-        study_digest=key.study,
-        round=key.round,
-        attempt=key.attempt,
-        release_digest=of.message.digest(),
-        sum_digest=digest,
-    )
+def the_sum(digest: str = DIGEST) -> SumRelease:
+    return sum_release(ALL.message, digest)
 
 
 def the_skip(record: RoundRecord) -> Any:
@@ -205,7 +200,7 @@ def test_a_release_set_alone_ends_nothing_at_the_other_server(store: SqlStore, r
     ("signed", "error"),
     [
         (by(Side.B, the_sum()), MoietyError),
-        (by(Side.A, the_sum(key=RoundKey(KEY.study, 2, 1))), AnnouncementMismatch),
+        (by(Side.A, the_sum().model_copy(update={"round": 2})), AnnouncementMismatch),
     ],
     ids=["not by A", "another round"],
 )

@@ -12,10 +12,8 @@ from protocol.errors import AnnouncementMismatch, MalformedMessage, MoietyError,
 from protocol.messages.control import (
     AgreedSet,
     Announcement,
-    CollectedContribution,
     PrivacySpec,
     Purpose,
-    ReleaseSet,
     RoundState,
     RuleName,
     RuleSpec,
@@ -32,6 +30,7 @@ from protocol.rounds.side_b import Reply, answer
 from protocol.rounds.states import Attempt, RoundKey, SetSigned, Standing, Unchosen, Undecided
 from protocol.sharing import Side
 from servers.studies import _require_products, create
+from tests.kit.round_messages import agreed_set, release_set
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 from tests.unit.policy.lists import weight_list
 
@@ -177,16 +176,6 @@ def test_a_site_whose_products_would_not_fit_is_refused_before_round_1(
 
 
 DIGEST = "a" * 64
-AGREED = AgreedSet(
-    study_digest=DIGEST,
-    round=1,
-    attempt=1,
-    announcement_digest=DIGEST,
-    contributions=tuple(
-        CollectedContribution(site=site, announcement_digest=DIGEST, commitment_a=DIGEST, commitment_b=DIGEST)
-        for site in SITES
-    ),
-)
 OTHERS = SITES[1:]
 
 
@@ -206,15 +195,9 @@ def test_failed_check_names_only_sites_that_were_left_out(failed: tuple[str, ...
     """The first two contributors of the agreed sites are left out."""
     message = announcement(DIGEST, listed=OTHERS, least_contributors=1)
     attempt = Attempt(RoundKey(DIGEST, 1, 1), RoundState.MEASURED, message, 2e9)
-    state = Standing(attempt, SetSigned(Signed[AgreedSet](message=AGREED)), Unchosen(), Undecided())
-    release = ReleaseSet(
-        study_digest=DIGEST,
-        round=1,
-        attempt=1,
-        agreed_set_digest=AGREED.digest(),
-        sites=(REQUESTER, OTHERS[2]),
-        failed_check=failed,
-    )
+    agreed = agreed_set(message, SITES)
+    state = Standing(attempt, SetSigned(Signed[AgreedSet](message=agreed)), Unchosen(), Undecided())
+    release = release_set(agreed, (REQUESTER, OTHERS[2]), failed_check=failed)
     with refused_unless(accepted, MalformedMessage, "failed_check names sites"):
         assert answer(state, release, ROSTER) is Reply.KEEP
 

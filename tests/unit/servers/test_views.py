@@ -17,16 +17,11 @@ from client_agent.net.server_client import ServerClient
 from protocol.errors import MalformedMessage
 from protocol.messages.control import (
     MAX_CONTROL_BYTES,
-    AgreedSet,
-    Announcement,
     ChallengeTranscript,
-    CollectedContribution,
     ListedStudy,
     Message,
     Party,
-    ReleaseSet,
     Role,
-    RoundOutcome,
     RoundState,
     Signature,
     Signed,
@@ -35,7 +30,6 @@ from protocol.messages.control import (
     StudyIndex,
     StudyState,
     StudyView,
-    SumRelease,
     news_of,
 )
 from protocol.messages.letter import LetterKind, Topic
@@ -54,6 +48,7 @@ from servers.store.sql import SqlStore
 from servers.studies import PAGE_BYTES, studies_after, view, watch_news
 from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution
 from tests.kit.present import present
+from tests.kit.round_messages import agreed_set, announcement, outcome, release_set, sum_release
 from tests.unit.client_agent.enveloped import NOW, enveloped
 from tests.unit.client_agent.federation import ROSTER, keys
 
@@ -245,32 +240,22 @@ def signed(message: Any) -> Signed[Any]:
 
 def full_round() -> RoundRecord:
     """Everything that a round can show at once, and more: an end, a sum's release and the requester's set."""
-    of: dict[str, Any] = {"study_digest": DIGEST, "round": LATE, "attempt": 1000}
-    contributions = tuple(
-        CollectedContribution(site=name, announcement_digest=DIGEST, commitment_a=DIGEST, commitment_b=DIGEST)
-        for name in NAMES
-    )
+    of: dict[str, Any] = {"study_digest": DIGEST, "round": LATE}
+    most: dict[str, Any] = {"listed": tuple(CONTRIBUTORS), "least_contributors": len(CONTRIBUTORS)}
+    most |= {"model_version": LATE, "closes_at_s": 2**53, "opens": Needs.NOTHING, "ckks_key_id": "f" * 32}
+    told = announcement(**of, **most)
+    agreed = agreed_set(told, tuple(NAMES), attempt=1000)
+    release = release_set(agreed, agreed.sites, failed_check=agreed.sites)
     messages: dict[str, Message] = {
-        "announcement": Announcement(
-            study_digest=DIGEST,
-            round=LATE,
-            listed=tuple(CONTRIBUTORS),
-            least_contributors=len(CONTRIBUTORS),
-            opens=Needs.NOTHING,
-            model_version=LATE,
-            model_digest=DIGEST,
-            weight_list_digest=DIGEST,
-            closes_at_s=2**53,
-            ckks_key_id="f" * 32,
-        ),
-        "agreed_set": AgreedSet(**of, announcement_digest=DIGEST, contributions=contributions),
+        "announcement": told,
+        "agreed_set": agreed,
         "transcript": ChallengeTranscript(
             agreed_set_digest=DIGEST, commitment_a=DIGEST, nonce_a=DIGEST, nonce_b=DIGEST, challenge=DIGEST
         ),
-        "release_set": ReleaseSet(**of, agreed_set_digest=DIGEST, sites=tuple(NAMES), failed_check=tuple(NAMES)),
-        "sum_release": SumRelease(**of, release_digest=DIGEST, sum_digest=DIGEST),
-        "outcome": RoundOutcome(
-            **of, outcome=RoundState.SKIPPED, cause=OutcomeCause.ANNOUNCED_AT_ONE_SERVER, found=LATE, needed=LATE
+        "release_set": release,
+        "sum_release": sum_release(release, DIGEST),
+        "outcome": outcome(
+            DIGEST, round=LATE, attempt=1000, cause=OutcomeCause.ANNOUNCED_AT_ONE_SERVER, found=LATE, needed=LATE
         ),
     }
     made: dict[str, Any] = {name: signed(message) for name, message in messages.items()}

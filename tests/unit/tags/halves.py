@@ -8,19 +8,14 @@ import numpy as np
 
 from protocol.arithmetic.ring import Ring, Usage, expand, to_bytes
 from protocol.messages.control import (
-    AgreedSet,
     Announcement,
-    CollectedContribution,
     Go,
-    ListedWeight,
     Message,
     OutputCommitment,
-    ReleaseSet,
     Roster,
     Signed,
     TagCheck,
     TagShares,
-    WeightList,
     countersign,
     sign,
 )
@@ -41,7 +36,8 @@ from protocol.tags import (
     shares_of,
     shown_seed,
 )
-from tests.unit.parties import REQUESTER, SITES, announcement, parties
+from tests.kit.round_messages import agreed_set, announcement_of, release_set, weight_list
+from tests.unit.parties import REQUESTER, SITES, parties
 
 PARTIES = parties()
 ROSTER: Roster = PARTIES.roster.message
@@ -68,40 +64,13 @@ class Release:
 
     def __post_init__(self) -> None:
         sites = (REQUESTER, *SITES[1:3])
-        self.weight_list = WeightList(
-            study_digest=STUDY,
-            round=self.number,
-            grid=1,
-            weights=tuple(ListedWeight(site=site, numerator=1) for site in sites[1:]),
-            salt="5a" * 32,
-            tag_seed=SEED.hex(),
-        )
-        self.announcement: Announcement = announcement(
-            STUDY,
-            self.number,
-            listed=sites[1:],
-            least_contributors=2,
-            weight_list_digest=self.weight_list.digest(),
-            tag_seed_hash=seed_hash(STUDY, self.number, SEED),
-        )
-        self.agreed = AgreedSet(
-            study_digest=STUDY,
-            round=self.number,
-            attempt=1,
-            announcement_digest=self.announcement.digest(),
-            contributions=tuple(
-                CollectedContribution(
-                    site=site,
-                    announcement_digest=self.announcement.digest(),
-                    commitment_a="a" * 64,
-                    commitment_b="b" * 64,
-                )
-                for site in sites
-            ),
-        )
-        self.release = ReleaseSet(
-            study_digest=STUDY, round=self.number, attempt=1, agreed_set_digest=self.agreed.digest(), sites=sites
-        )
+        weights = dict.fromkeys(sites[1:], 1)
+        self.weight_list = weight_list(STUDY, weights, round=self.number, grid=1, tag_seed=SEED.hex())
+        hidden = seed_hash(STUDY, self.number, SEED)
+        told = {"model_version": self.number - 1, "least_contributors": 2, "tag_seed_hash": hidden}
+        self.announcement: Announcement = announcement_of(self.weight_list, **told)
+        self.agreed = agreed_set(self.announcement, sites)
+        self.release = release_set(self.agreed, sites)
         self.key = attempt_key(self.announcement, 1, shown_seed(SEED))
         self.length = DIMENSION + TAG_COORDINATES
         rng = np.random.default_rng(self.number)

@@ -16,11 +16,9 @@ from protocol.messages.control import (
     Go,
     Message,
     ReleaseSet,
-    RoundOutcome,
     RoundState,
     RoundView,
     Signed,
-    SumRelease,
     TagsFailed,
     TagShares,
     countersign,
@@ -31,6 +29,7 @@ from protocol.release import masking_side
 from protocol.rounds.evidence import AlteredSum, Deviation, RoundTranscript, findings, shown
 from protocol.sharing import ChunkSource, Side
 from protocol.tags import shares_of
+from tests.kit.round_messages import outcome, sum_release
 
 M = TypeVar("M", bound=Message)
 A, B = ROSTER.operator_a.name, ROSTER.operator_b.name
@@ -115,20 +114,8 @@ def test_two_challenges_two_ends() -> None:
     again = toss.model_copy(update={"nonce_b": "ef" * 32})
     (found,) = deviations(transcript(turn, challenges=(by(B, toss), by(B, again))))
     assert (found.parties, "challenge" in found.what) == ((B,), True)
-    skip = RoundOutcome(
-        study_digest=turn.study.digest(),
-        round=1,
-        attempt=1,
-        outcome=RoundState.SKIPPED,
-        cause=OutcomeCause.GO_MISSING,
-    )
-    summed = SumRelease(
-        study_digest=turn.study.digest(),
-        round=1,
-        attempt=1,
-        release_digest=turn.release.digest(),
-        sum_digest=OTHER,
-    )
+    skip = outcome(turn.study.digest(), cause=OutcomeCause.GO_MISSING)
+    summed = sum_release(turn.release, OTHER)
     (found,) = deviations(transcript(turn, outcomes=(by(A, skip),), sum_releases=(by(A, summed),)))
     assert (found.parties, "and its sum" in found.what) == ((A,), True)
     assert deviations(transcript(turn, outcomes=(by(A, skip),), sum_releases=(by(B, summed),))) == ()

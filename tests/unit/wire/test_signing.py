@@ -168,11 +168,6 @@ def test_wrong_digest_length_is_not_signed() -> None:
         sign_request(METHOD, URL, DIGEST[1:], KEY, "north", created=NOW, nonce=NONCE)
 
 
-def test_another_digest_is_refused() -> None:
-    other = base64.b64encode(hashlib.sha256(b"other").digest()).decode()
-    refused(replaced(signed(), "content-digest", f"sha-256=:{other}:"), "does not match")
-
-
 @pytest.mark.parametrize("name", ["content-digest", "signature-input", "signature"])
 def test_each_header_must_be_there_once(name: str) -> None:
     headers = signed()
@@ -184,73 +179,71 @@ SHA_512 = f"sha-512=:{base64.b64encode(hashlib.sha512(b'body').digest()).decode(
 SHA_256 = f"sha-256=:{base64.b64encode(DIGEST).decode()}:"
 
 
-@pytest.mark.parametrize(
-    "digest",
-    ["", "sha-256", SHA_512, f"{SHA_256}, {SHA_512}", f"{SHA_512}, {SHA_256}", f"{SHA_256};x=1", SHA_256[:-2] + ":",
-     SHA_256.upper(), f"{SHA_256}, {SHA_256}", "sha-256=:" + "A" * 42 + "B=:", "sha-256=:" + "A" * 40 + ":"],
-)  # fmt: skip
-def test_digest_must_be_one_sha_256(digest: str) -> None:
-    lines = [f'"@method": {METHOD}', f'"@target-uri": {URL}', f'"content-digest": {digest}']
-    refused(by_hand(lines=lines, **{"content-digest": digest}), "must be one digest")
-
-
 LINES = (f'"@method": {METHOD}', f'"@target-uri": {URL}', f'"content-digest": {SHA_256}')
 KEYED = '"content-digest";key="sha-256"'
+OTHER_COMPONENTS = [
+    ('("@target-uri" "content-digest")', LINES[1:]),
+    ('("@method" "content-digest")', LINES[::2]),
+    ('("@method" "@target-uri")', LINES[:2]),
+    ('("@method" "@target-uri" "content-digest" "@path")', (*LINES, '"@path": /studies/7/rounds/3')),
+    ('("@method" "@target-uri" "content-digest" "@method")', (*LINES, LINES[0])),
+    ('("@method" "@target-uri" "content-digest" 5)', (*LINES, "5: 5")),
+    (f'("@method" "@target-uri" {KEYED})', (*LINES[:2], f"{KEYED}: :{base64.b64encode(DIGEST).decode()}:")),
+    ('("content-digest" "@target-uri" "@method")', LINES[::-1]),
+]
+PARTS = PARAMETERS[1:].split(";")
+OTHER_PARAMETERS = [
+    *("".join(f";{part}" for part in PARTS if part != left_out) for left_out in PARTS),
+    "".join(f";{part}" for part in reversed(PARTS)),
+    PARAMETERS + f";expires={NOW + 10}",
+    PARAMETERS + ";extra",
+    PARAMETERS.replace("ed25519", "hmac-sha256"),
+    PARAMETERS.replace(str(NOW), f'"{NOW}"'),
+    PARAMETERS.replace(str(NOW), f"{NOW}.0"),
+    PARAMETERS.replace(str(NOW), f"0{NOW}"),
+    PARAMETERS.replace(f'"{NONCE}"', "5"),
+    PARAMETERS.replace('"north"', "?1"),
+]
+NOT_ONE_SHA_256 = [
+    "", "sha-256", SHA_512, f"{SHA_256}, {SHA_512}", f"{SHA_512}, {SHA_256}", f"{SHA_256};x=1", SHA_256[:-2] + ":",
+    SHA_256.upper(), f"{SHA_256}, {SHA_256}", "sha-256=:" + "A" * 42 + "B=:", "sha-256=:" + "A" * 40 + ":",
+]  # fmt: skip
+MALFORMED = ["", "moiety", "moiety=5", "moiety=:!:", "é", "moiety=()", "\x00", "((((("]
+LONG = {
+    "signature-input": ", ".join(f'a{i}=("x");created={i}' for i in range(900)),
+    "signature": ", ".join(f"a{i}=:AAAA:" for i in range(2500)),
+    "content-digest": "sha-256=:" + "A" * 2000 + ":",
+}
+OTHER_DIGEST = f"sha-256=:{base64.b64encode(hashlib.sha256(b'other').digest()).decode()}:"
 
 
 @pytest.mark.parametrize(
-    ("covered", "lines"),
+    ("headers", "match"),
     [
-        ('("@target-uri" "content-digest")', LINES[1:]),
-        ('("@method" "content-digest")', LINES[::2]),
-        ('("@method" "@target-uri")', LINES[:2]),
-        ('("@method" "@target-uri" "content-digest" "@path")', (*LINES, '"@path": /studies/7/rounds/3')),
-        ('("@method" "@target-uri" "content-digest" "@method")', (*LINES, LINES[0])),
-        ('("@method" "@target-uri" "content-digest" 5)', (*LINES, "5: 5")),
-        (f'("@method" "@target-uri" {KEYED})', (*LINES[:2], f"{KEYED}: :{base64.b64encode(DIGEST).decode()}:")),
-        ('("content-digest" "@target-uri" "@method")', LINES[::-1]),
+        *((by_hand(covered=covered, lines=lines), "cover exactly") for covered, lines in OTHER_COMPONENTS),
+        *((by_hand(parameters=parameters), "cover exactly") for parameters in OTHER_PARAMETERS),
+        (by_hand(parameters=PARAMETERS.replace("moiety/2", "other")), "tag must be 'moiety/2'"),
+        (by_hand(parameters=PARAMETERS.replace("north", "nobody")), "does not match"),
+        *(
+            (by_hand(lines=[*LINES[:2], f'"content-digest": {digest}'], **{"content-digest": digest}), "be one digest")
+            for digest in NOT_ONE_SHA_256
+        ),
+        (replaced(signed(), "content-digest", OTHER_DIGEST), "does not match"),
+        *((replaced(signed(), name, value), "at most 1024 are read") for name, value in LONG.items()),
+        *(
+            (replaced(signed(), name, value), "cover exactly")
+            for name in ("signature-input", "signature")
+            for value in MALFORMED
+        ),
+        (replaced(signed(), "signature", dict(signed())["Signature"].replace("moiety=", "other=")), "cover exactly"),
+        *(
+            (replaced(signed(), "signature-input", dict(signed())["Signature-Input"].replace(old, new)), "not match")
+            for old, new in ((NONCE, NONCE[::-1]), (str(NOW), str(NOW - 1)))
+        ),
     ],
 )
-def test_other_components_and_another_order_are_refused(covered: str, lines: Sequence[str]) -> None:
-    refused(by_hand(covered=covered, lines=lines), "cover exactly")
-
-
-@pytest.mark.parametrize("name", ["created", "keyid", "alg", "nonce", "tag"])
-def test_missing_parameter_is_refused(name: str) -> None:
-    kept = "".join(f";{part}" for part in PARAMETERS[1:].split(";") if not part.startswith(name))
-    refused(by_hand(parameters=kept), "cover exactly")
-
-
-@pytest.mark.parametrize(
-    ("parameters", "match"),
-    [
-        (PARAMETERS + f";expires={NOW + 10}", "cover exactly"),
-        (PARAMETERS + ";extra", "cover exactly"),
-        ("".join(f";{part}" for part in reversed(PARAMETERS[1:].split(";"))), "cover exactly"),
-        (PARAMETERS.replace("moiety/2", "other"), "tag must be 'moiety/2'"),
-        (PARAMETERS.replace("ed25519", "hmac-sha256"), "cover exactly"),
-        (PARAMETERS.replace("north", "nobody"), "does not match"),
-        (PARAMETERS.replace(str(NOW), f'"{NOW}"'), "cover exactly"),
-        (PARAMETERS.replace(str(NOW), f"{NOW}.0"), "cover exactly"),
-        (PARAMETERS.replace(str(NOW), f"0{NOW}"), "cover exactly"),
-        (PARAMETERS.replace(f'"{NONCE}"', "5"), "cover exactly"),
-        (PARAMETERS.replace('"north"', "?1"), "cover exactly"),
-    ],
-)
-def test_wrong_parameter_is_refused(parameters: str, match: str) -> None:
-    refused(by_hand(parameters=parameters), match)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("signature-input", ", ".join(f'a{i}=("x");created={i}' for i in range(900))),
-        ("signature", ", ".join(f"a{i}=:AAAA:" for i in range(2500))),
-        ("content-digest", "sha-256=:" + "A" * 2000 + ":"),
-    ],
-)
-def test_a_long_header_is_not_read(name: str, value: str) -> None:
-    refused(replaced(signed(), name, value), "at most 1024 are read")
+def test_any_other_header_is_refused(headers: Headers, match: str) -> None:
+    refused(headers, match)
 
 
 def test_an_unknown_key_id_and_a_wrong_signature_get_the_same_words() -> None:
@@ -280,13 +273,6 @@ def test_an_unknown_key_id_is_tried_with_a_key_and_that_keys_signature_is_refuse
     assert tried == [nobodys.public.to_bytes()]
 
 
-def test_signature_moved_to_another_nonce_or_time_is_refused() -> None:
-    headers = signed()
-    for old, new in ((NONCE, NONCE[::-1]), (str(NOW), str(NOW - 1))):
-        value = dict(headers)["Signature-Input"].replace(old, new)
-        refused(replaced(headers, "signature-input", value), "does not match")
-
-
 def test_every_bit_class_of_the_signature_counts() -> None:
     headers = signed()
     raw = base64.b64decode(dict(headers)["Signature"].removeprefix("moiety=:").removesuffix(":"))
@@ -302,12 +288,6 @@ def test_every_bit_class_of_the_signature_counts() -> None:
     refused(replaced(headers, "signature", spelled), "cover exactly")
 
 
-@pytest.mark.parametrize("name", ["signature-input", "signature"])
-@pytest.mark.parametrize("value", ["", "moiety", "moiety=5", "moiety=:!:", "é", "moiety=()", "\x00", "((((("])
-def test_malformed_headers_are_refused(name: str, value: str) -> None:
-    refused(replaced(signed(), name, value), "cover exactly")
-
-
 def test_several_signatures_are_refused() -> None:
     second = dict(by_hand(parameters=PARAMETERS.replace("moiety/2", "other")))
     headers = signed()
@@ -315,12 +295,6 @@ def test_several_signatures_are_refused() -> None:
         own = {key.lower(): value for key, value in headers}[name]
         headers = (*replaced(headers, name, f"{own}, {second[name].replace('moiety=', 'second=', 1)}"),)
     refused(headers, "cover exactly")
-
-
-def test_labels_must_agree() -> None:
-    headers = signed()
-    other = dict(headers)["Signature"].replace("moiety=", "other=")
-    refused(replaced(headers, "signature", other), "cover exactly")
 
 
 @pytest.mark.parametrize(("now", "age"), [(NOW + 60, 60), (NOW, 0), (NOW - 5, -5)])
@@ -393,34 +367,25 @@ def test_an_old_answer_does_not_serve_another_request() -> None:
         verified(answered(), request=asked("m" * 24))
 
 
-def test_another_status_type_or_digest_is_refused() -> None:
-    with pytest.raises(BadSignature):
-        verified(answered(), status=404)
-    for name, value in (
-        ("Content-Type", "application/json"),
-        ("Content-Digest", f"sha-256=:{base64.b64encode(bytes(32)).decode()}:"),
-    ):
-        changed = [(key, value if key == name else old) for key, old in answered()]
-        with pytest.raises(BadSignature):
-            verified(changed)
+def of_another_key(key: SigningKey, key_id: str) -> AnswerHeaders:
+    return list(sign_answer(200, TYPE, DIGEST, key, key_id, created=1, request_signature=REQUEST))
 
 
-@pytest.mark.parametrize("name", ["Content-Type", "Content-Digest", "Signature-Input", "Signature"])
-def test_what_is_missing_or_there_twice_is_refused(name: str) -> None:
-    headers = answered()
-    with pytest.raises(BadSignature):
-        verified([line for line in headers if line[0] != name])
-    with pytest.raises(BadSignature):
-        verified([*headers, *[line for line in headers if line[0] == name]])
-
-
-def test_nobody_elses_key_and_no_other_key_id_is_taken() -> None:
-    theirs = sign_answer(200, TYPE, DIGEST, OTHER, KEY_ID, created=1, request_signature=REQUEST)
-    with pytest.raises(BadSignature):
-        verified(list(theirs))
-    renamed = sign_answer(200, TYPE, DIGEST, KEY, "someone", created=1, request_signature=REQUEST)
-    with pytest.raises(BadSignature, match="another key than the server's"):
-        verified(list(renamed))
+@pytest.mark.parametrize(
+    ("headers", "status", "match"),
+    [
+        (answered(), 404, None),
+        (replaced(answered(), "content-type", "application/json"), 200, None),
+        (replaced(answered(), "content-digest", f"sha-256=:{base64.b64encode(bytes(32)).decode()}:"), 200, None),
+        *(([line for line in answered() if line[0] != name], 200, None) for name in dict(answered())),
+        *(([*answered(), (name, value)], 200, None) for name, value in answered()),
+        (of_another_key(OTHER, KEY_ID), 200, None),
+        (of_another_key(KEY, "someone"), 200, "another key than the server's"),
+    ],
+)
+def test_any_other_answer_is_refused(headers: AnswerHeaders, status: int, match: str | None) -> None:
+    with pytest.raises(BadSignature, match=match):
+        verified(headers, status)
 
 
 def answer_by_hand(covered: str, parameters: str) -> AnswerHeaders:
@@ -440,6 +405,7 @@ def answer_by_hand(covered: str, parameters: str) -> AnswerHeaders:
 
 
 WHOLE = '"@status" "content-type" "content-digest" "signature";req'
+PARTS_OF_ALL = WHOLE.split(" ")
 STATED = f';created=1;keyid="{KEY_ID}";alg="ed25519";tag="moiety/2"'
 
 
@@ -447,20 +413,21 @@ def test_a_signature_by_hand_over_all_of_it_is_accepted() -> None:
     assert verified(answer_by_hand(WHOLE, STATED)).body_digest == DIGEST
 
 
-@pytest.mark.parametrize("left_out", ['"@status"', '"content-type"', '"content-digest"', '"signature";req'])
-def test_a_signature_over_less_is_refused(left_out: str) -> None:
-    covered = " ".join(part for part in WHOLE.split(" ") if part != left_out)
-    with pytest.raises(BadSignature, match="must cover exactly"):
-        verified(answer_by_hand(covered, STATED))
-
-
 @pytest.mark.parametrize(
-    "parameters",
-    [STATED.replace("moiety/2", "moiety/1"), STATED.replace(";created=1", ""), STATED + ';nonce="x"'],
+    ("covered", "parameters", "match"),
+    [
+        *(
+            (" ".join(p for p in WHOLE.split(" ") if p != out), STATED, "must cover exactly")
+            for out in WHOLE.split(" ")
+        ),
+        (WHOLE, STATED.replace("moiety/2", "moiety/1"), "and the tag"),
+        (WHOLE, STATED.replace(";created=1", ""), "and the tag"),
+        (WHOLE, STATED + ';nonce="x"', "and the tag"),
+    ],
 )
-def test_another_tag_or_other_parameters_are_refused(parameters: str) -> None:
-    with pytest.raises(BadSignature, match="and the tag"):
-        verified(answer_by_hand(WHOLE, parameters))
+def test_a_signature_over_less_or_with_other_parameters_is_refused(covered: str, parameters: str, match: str) -> None:
+    with pytest.raises(BadSignature, match=match):
+        verified(answer_by_hand(covered, parameters))
 
 
 def test_a_requests_own_digest_field_is_none_of_an_answers() -> None:

@@ -34,6 +34,7 @@ from protocol.messages.specifications import require_public_preparation
 from protocol.parameters import Needs
 from protocol.text import MAX_NAME_CHARACTERS, MAX_NAMES_BYTES
 from tests.kit.present import present
+from tests.kit.round_messages import outcome
 from tests.unit.parties import announcement, parties, study
 from tests.unit.wire.test_schema import AGE, ILL, schema
 
@@ -362,20 +363,13 @@ def test_a_ranking_opens_inner_products_and_nothing_else() -> None:
 
 
 def test_both_servers_can_say_that_a_round_ranked() -> None:
-    fields: dict[str, Any] = {"study_digest": "a" * 64, "round": 1, "attempt": 1, "outcome": RoundState.RANKED}
-    outcome = RoundOutcome(**fields, cause=OutcomeCause.RANKED)
-    assert RoundOutcome.parse(outcome.canonical()) == outcome
+    ranked = outcome("a" * 64, outcome=RoundState.RANKED, cause=OutcomeCause.RANKED)
+    assert RoundOutcome.parse(ranked.canonical()) == ranked
     with pytest.raises(ValidationError, match="queries_missing is no cause of a round that is ranked"):
-        RoundOutcome(**fields, cause=OutcomeCause.QUERIES_MISSING)
+        outcome("a" * 64, outcome=RoundState.RANKED, cause=OutcomeCause.QUERIES_MISSING)
 
 
 def test_a_burnt_attempt_says_by_which_error() -> None:
-    outcome = RoundOutcome(
-        study_digest="a" * 64,
-        round=1,
-        attempt=1,
-        outcome=RoundState.BURNT,
-        cause=OutcomeCause.PRODUCTS_REFUSED,
-        code=ErrorCode.CORRELATION_REUSED,
-    )
-    assert outcome.reason == "the products were refused: correlation_reused"
+    why: dict[str, Any] = {"cause": OutcomeCause.PRODUCTS_REFUSED, "code": ErrorCode.CORRELATION_REUSED}
+    burnt = outcome("a" * 64, outcome=RoundState.BURNT, **why)
+    assert burnt.reason == "the products were refused: correlation_reused"
