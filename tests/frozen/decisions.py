@@ -11,8 +11,8 @@ from protocol.messages.control import Announcement
 from protocol.rounds.side_a import Act, End, Lock, Step
 from tests.unit.rounds import traces_a, traces_b
 
-TRACES_A: Final = 4000
-TRACES_B: Final = 1200
+TRACES_A: Final = 6000
+TRACES_B: Final = 2400
 
 
 def decisions() -> dict[str, Any]:
