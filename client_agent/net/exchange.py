@@ -164,7 +164,7 @@ class Way:
             request = self._request(closed, said)
             if self.is_closed:  # by another thread perhaps, while a session was opened
                 text = f"the connection to server {to.name!r} is closed: the agent is stopping"
-                raise TransportFailure(text)  # noqa: TRY301
+                raise TransportFailure(text)  # noqa: TRY301 - ends as any failure of the request does
             try:
                 response = self._transport.handle_request(request)
                 answer = self._read(response, closed, to, most_bytes)

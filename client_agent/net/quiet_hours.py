@@ -94,8 +94,9 @@ class QuietHours:
         found: list[tuple[float, float]] = []
         for begin_s, end_s in sorted(one.on(day) for one in self.windows for day in days if day.weekday() in one.days):
             if found and begin_s <= found[-1][1]:
-                begin_s, end_s = found[-1][0], max(found.pop()[1], end_s)  # noqa: PLW2901
-            found.append((begin_s, end_s))
+                found[-1] = found[-1][0], max(found[-1][1], end_s)
+            else:
+                found.append((begin_s, end_s))
         return found
 
 

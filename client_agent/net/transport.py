@@ -588,7 +588,7 @@ class CountingTransport(httpx.BaseTransport):
             closed = self._closed
         try:
             if closed:
-                raise _closed_meanwhile()  # noqa: TRY301
+                raise _closed_meanwhile()  # noqa: TRY301 - closed as after any failure
             if url.scheme == "https":
                 try:
                     stream.start_tls(self._context, host, within_s)
