@@ -83,7 +83,7 @@ def require_model_of(federation: Federation, study: Study, took_part: Sequence[t
         facts = RoundFacts(len(sites), float(len(sites)), 1.0, 1.0, 1.0, 1.0, False, rounded=False)
         rounding = 2 * UNIT * (3 * step * clip_norm + float(np.linalg.norm(plain)) + 1)
         allowed += step * encryption_error(facts, study.parameters) + rounding
-    assert allowed < 1e-4
+    assert allowed < 1e-5
     model = np.frombuffer(models.pop(), dtype="<f4").astype(np.float64)
     assert np.linalg.norm(model - plain) <= allowed
 

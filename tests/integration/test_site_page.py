@@ -67,6 +67,7 @@ def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, c
     page.set_extra_http_headers({"accept-language": "de-DE,de;q=0.9"})
     page.reload()
     assert page.get_by_text("in zwei Hälften, die zufällig aussehen").is_visible()
+    looked_at(page, "waits-german")
     page.set_extra_http_headers({})
     page.reload()
     page.get_by_label("Your name").fill("Dr. A")
@@ -86,6 +87,7 @@ def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, c
     looked_at(page, "budget")
     page.get_by_role("link", name="Deutsch").click()
     page.get_by_role("heading", name="Was dieser Standort verlangt").wait_for()
+    looked_at(page, "studies-german")
     page.goto(f"{page.url}studies/{STUDY.name}")
     looked_at(page, "study-german")
     page.get_by_role("link", name="English").click()
@@ -129,6 +131,8 @@ def test_rounds_come_by_themselves(chromium: Chromium, config: Path) -> None:
         looked_at(small, "narrow")
         page.emulate_media(color_scheme="dark")
         looked_at(page, "requester-dark")
+        small.goto(page_process.address.split("/login")[0])
+        looked_at(small, "studies-narrow")
     finally:
         page_process.stop()
 
