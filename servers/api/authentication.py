@@ -140,19 +140,34 @@ Attempt = Annotated[int, Path(ge=1, le=MOST_ROUNDS)]
 
 @dataclass(frozen=True)
 class Addressed:
-    """The attempt of a round that an address names, and its study, which goes on."""
+    """The attempt of a round that an address names, and its study.
 
-    study: StudyRecord
-    key: RoundKey
+    Both are read anew at each look, and refused once the study goes on no longer: while a body comes, the other
+    server's older database may be put back. Raises: UnknownStudy, RolledBack, WrongRound
+    """
+
+    server: Server
+    name: str
+    round: int
+    attempt: int
+
+    @property
+    def study(self) -> StudyRecord:
+        return going_study(self.server, self.name)
+
+    @property
+    def key(self) -> RoundKey:
+        return RoundKey(self.study.digest, self.round, self.attempt)
 
 
 async def addressed(study: str, round: Round, attempt: Attempt, server: ThisServer) -> Addressed:
     """Comes behind the caller in a route, so that nobody else learns which studies there are.
 
-    Raises: UnknownStudy, RolledBack, WrongRound
+    Refuses, before a body is read, a study that does not go on. Raises: UnknownStudy, RolledBack, WrongRound
     """
-    record = going_study(server, study)
-    return Addressed(record, RoundKey(record.digest, round, attempt))
+    at = Addressed(server, study, round, attempt)
+    going_study(server, study)
+    return at
 
 
 AtAttempt = Annotated[Addressed, Depends(addressed)]

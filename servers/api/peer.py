@@ -197,7 +197,7 @@ async def put_masked_sum(request: Request, server: ThisServer, b: SideB, caller:
             )
             await asyncio.to_thread(intake.finish, caller)
         except ShareAltered as error:  # the sum may still be coming, and this answer be lost
-            server.altered[at.key] = error
+            server.altered[current.key] = error
             raise
         name = new_output_name(server, current)
         await asyncio.to_thread(draft.keep, name)

@@ -17,7 +17,14 @@ from typing import Any, cast
 
 import pytest
 
-from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, UnknownResource, WrongRound
+from protocol.errors import (
+    ConflictingMessage,
+    MoietyError,
+    ProtocolViolation,
+    RolledBack,
+    UnknownResource,
+    WrongRound,
+)
 from protocol.messages.control import (
     Announcement,
     OutcomeCause,
@@ -33,6 +40,7 @@ from protocol.rounds.side_a import Act, End, Step, outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from servers.api import peer as peer_routes
+from servers.api import rounds as round_routes
 from servers.api.authentication import Addressed
 from servers.store.files import Draft, ShareFiles
 from servers.store.records import RoundRecord
@@ -208,7 +216,8 @@ def summing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: SqlStore) ->
 
 def put(server: Any, upload: Any) -> asyncio.Task[Any]:
     held: Any = SimpleNamespace(round=server.store.round)
-    at, caller = Addressed(server.store.study(KEY.study), KEY), cast(Any, object())
+    at = Addressed(server, server.store.study(KEY.study).name, KEY.round, KEY.attempt)
+    caller = cast(Any, object())
     return asyncio.create_task(peer_routes.put_masked_sum(upload, server, held, caller, at))
 
 
@@ -248,3 +257,29 @@ def test_a_sum_that_comes_after_a_skip_leaves_nothing_behind(tmp_path: Path, sto
     with pytest.raises(Exception, match="released"):
         asyncio.run(late())
     assert list((tmp_path / "shares").iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["requester", "peer"])
+def test_what_arrives_while_an_older_database_is_put_back_is_not_taken(
+    store: SqlStore, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study goes on when the request begins, and no longer when its body is there."""
+    server, caller = server_on(Side.B, store), cast(Any, object())
+    server.altered = {}
+    at = Addressed(server, store.study(KEY.study).name, KEY.round, KEY.attempt)
+    assert at.key == KEY
+
+    async def arrives(*_: object) -> bytes:
+        store.strand(OPERATORS[0])
+        return ALL.canonical()
+
+    for routes in (round_routes, peer_routes):
+        monkeypatch.setattr(routes, "read_small", arrives)
+    held: Any = SimpleNamespace(round=store.round)
+    taking = {
+        "requester": lambda: round_routes.release_set(caller, server, caller, at),
+        "peer": lambda: peer_routes.put_release_set(caller, server, held, caller, at),
+    }
+    with pytest.raises(RolledBack):
+        asyncio.run(taking[by]())
+    assert present(store.round(KEY)).release_set is None

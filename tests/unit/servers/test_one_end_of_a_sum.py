@@ -229,7 +229,7 @@ def test_a_round_of_ciphertexts_is_not_released_by_a_masked_sum(store: SqlStore,
     announced = sign(ANNOUNCED.model_copy(update={"round": 2}), FIVE[0], PARTIES.keys[FIVE[0]].signing)
     store.add_round(replace(record, key=of_even, announcement=announced))
     held: Any = SimpleNamespace(round=store.round)
-    at = Addressed(store.study(KEY.study), of_even)
+    at = Addressed(server, store.study(KEY.study).name, of_even.round, of_even.attempt)
     with pytest.raises(WrongRound, match="one of ciphertexts"):
         asyncio.run(peer_routes.get_masked_sum(server, held, at))
     kept = present(store.round(of_even))
