@@ -5,7 +5,6 @@ By the answers' Date header, whole seconds that nobody signed: it changes nothin
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from host.files import write_durably
 from host.frozen import Frozen
@@ -46,8 +45,8 @@ N = TypeVar("N", bound=BaseModel)
 def read_notes(path: Path, kind: type[N]) -> tuple[N, ...]:
     """Read a file on which nothing rests: empty where it is missing or cannot be read."""
     try:
-        return tuple(map(kind.model_validate, json.loads(path.read_bytes())))
-    except (OSError, ValueError, TypeError):  # TypeError: not a list
+        return TypeAdapter(tuple[kind, ...]).validate_json(path.read_bytes())  # type: ignore[valid-type]
+    except (OSError, ValueError):
         return ()
 
 

@@ -211,6 +211,9 @@ class Ledger:
     def _add(self, head: _Head, content: bytes) -> _Head:
         """-> the head that counts them; until it is written they are not there."""
         if head.in_bytes and head.in_bytes + len(content) > FILE_BYTES:
+            full = _numbered(self._folder, head.file)
+            if full.exists() and full.stat().st_size > head.in_bytes:  # added before a crash, and counted by no head
+                os.truncate(full, head.in_bytes)
             head = _Head(file=head.file + 1)
         path = _numbered(new_folder(self._folder), head.file)
         with path.open("r+b" if path.exists() else "w+b") as file:

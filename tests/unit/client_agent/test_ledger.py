@@ -124,6 +124,37 @@ def test_what_dies_while_lines_move_neither_loses_nor_doubles_any(
     assert read_totals(path) == totals_of(appended)
 
 
+def test_what_was_added_to_a_file_before_a_crash_is_not_counted_once_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies when lines are in a numbered file and the head does not say so; the next ones go to another file."""
+    path, appended = tmp_path / "ledger.jsonl", list[LedgerEntry]()
+    monkeypatch.setattr(ledger_files, "OPEN_BYTES", 700)
+    monkeypatch.setattr(ledger_files, "FILE_BYTES", 1750)
+
+    def add(ledger: Ledger, lines: int = 1) -> None:
+        for _ in range(lines):
+            appended.append(entry(len(appended), f"mail q-{len(appended)}x"))
+            ledger.append(appended[-1])
+
+    def dies(*_: object) -> None:
+        raise Died
+
+    ledger = Ledger(path)
+    while not (tmp_path / "ledger").exists():
+        add(ledger)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_files, "write_pieces", dies)
+        with pytest.raises(Died):
+            add(ledger, 100)
+    ledger.close()
+    ledger = Ledger(path)
+    for _ in range(20):
+        add(ledger)
+        assert read_totals(path) == totals_of(appended)
+    ledger.close()
+
+
 def test_a_line_that_a_crash_cut_off_is_not_counted_and_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(entry(0).line() + b"\n" + entry(1).line()[:40])

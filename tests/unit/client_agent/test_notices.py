@@ -17,7 +17,7 @@ import trustme
 from typer.testing import CliRunner
 
 from client_agent.cli.agent import app
-from client_agent.net.contacts import read_notes
+from client_agent.net.contacts import Contact, read_notes
 from client_agent.net.ledger import Ledger, read_ledger
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.notifications import NOTICES, PURPOSE, SIGNATURE, NotDelivered, Notice, Notices, Sent, ways_of
@@ -227,3 +227,11 @@ def test_secrets_that_others_may_read_are_refused(config: Path, ca: trustme.CA, 
     own = settings(config, **by_webhook("https://x.example"))
     with pytest.raises(ConfigurationError, match=r"key 'notify.webhook_secret': .*chmod 600"):
         ways_of(own, ledger)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no JSON", b"{}", b"[1]", b"[" * 200_000, b'[{"server": "\\ud800"}]', b'[{"x": 1}]']
+)
+def test_notes_that_cannot_be_read_are_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "contacts.json").write_bytes(content)
+    assert read_notes(tmp_path / "contacts.json", Contact) == ()
