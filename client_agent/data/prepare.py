@@ -45,6 +45,7 @@ Order = NDArray[np.int64]
 _MOST_DIGITS: Final = 40
 _WHOLE: Final = r"\+?\d+(\.0*)?"
 _POWER: Final = r"\+?\d+(\.\d*)?e\+?\d{1,2}"
+_TEXT_GUARD: Final = re.compile(r"""^(="|['"])|['"]$""")
 _LEADING_ZEROS: Final = re.compile(r"(?<![\d.])0+(?=\d)")
 
 
@@ -252,9 +253,13 @@ def _patients(schema: TableSchema, rows: Rows) -> tuple[Order, tuple[str, ...]]:
 
 
 def _one_form(text: str) -> str:
-    """An id without capitals, zeros in front of a number, invisible characters, and what programs add: 1010.0, 1E+3."""
+    """An id without capitals, zeros in front of a number, invisible characters, and what programs add.
+
+    1010.0, 1E+3, ="1010" and '1010: spreadsheets keep an id from being a number by the last two.
+    """
     words = unicodedata.normalize("NFKC", text).casefold().split()
     folded = "".join(one for one in " ".join(words) if one == " " or one not in INVISIBLE)
+    folded = _TEXT_GUARD.sub("", folded)
     if len(folded) <= _MOST_DIGITS and re.fullmatch(_WHOLE, folded):
         return str(int(folded.partition(".")[0]))
     if len(folded) <= _MOST_DIGITS and re.fullmatch(_POWER, folded):

@@ -71,7 +71,7 @@ class _Record(NamedTuple):
 def open_table(path: Path, site: SiteTable, findings: Findings, *, header: bool) -> Table:
     """A file by its ending: Parquet, or text with separators. Raises: ConfigurationError that says what to do"""
     if not path.is_file():
-        raise ConfigurationError(f"{path} is missing: give a CSV or Parquet file")
+        raise ConfigurationError(f"{path} is {'a folder' if path.is_dir() else 'missing'}: give a CSV or Parquet file")
     try:
         with path.open("rb") as file:
             begins = file.read(MARK_BYTES)

@@ -170,7 +170,7 @@ class Plugin:
 def load_plugin(path: Path) -> Plugin:
     """Load a plug-in file. Raises: ConfigurationError naming what is missing or fails"""
     if not path.is_file():
-        raise ConfigurationError(f"plug-in {path} is missing")
+        raise ConfigurationError(f"plug-in {path} is {'a folder: name a file in it' if path.is_dir() else 'missing'}")
     if path.suffix != ".py":
         raise ConfigurationError(f"plug-in {path}: not a Python file; its name must end in .py")
     loader = FreshSource("moiety_site_plugin", str(path))

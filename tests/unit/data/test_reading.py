@@ -220,7 +220,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
         report(schema(), path)
 
 
-IDS = ["1010", "1010.0", "01010", "+1010", "1.01E+3", "\u200b1010\u00a0", "１０１０"]
+IDS = ["1010", "1010.0", "01010", "+1010", "1.01E+3", "\u200b1010\u00a0", "１０１０", '="1010"', "'1010", "'01010'"]
 
 
 def test_an_id_written_in_several_ways_is_one_patient(tmp_path: Path) -> None:
