@@ -15,7 +15,6 @@ PYTHON ?= python3.11
 PIP_FLAGS ?=
 DEMO_OUT ?= demo-out
 SOAK_OUT ?= results-out/soak
-RESULTS_FLAGS ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 3 ? 3 : n > 4 ? 4 : n )))
 PYTEST_FLAGS ?= --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 BIN := .venv/bin
@@ -39,9 +38,8 @@ $(STAMP): pyproject.toml
 demo: install
 	$(BIN)/moiety demo --out $(DEMO_OUT)
 
-# RESULTS_FLAGS="--only titanic --runs results-out" makes the tables of these runs first.
 results: install
-	$(BIN)/moiety lab results $(RESULTS_FLAGS)
+	$(BIN)/moiety lab results
 
 # Three workers, four where there are processors for them (tests of processes wait half of their time), a module on one of
 # them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; counting the

@@ -77,16 +77,11 @@ def results(
         Path, typer.Option(callback=writable_folder, help="The folder of the pages, beside benchmarks.")
     ] = Path("docs/results"),
     only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="First make the tables that the runs in this folder come to.")
-    ] = None,
 ) -> None:
     """Write the pages of docs/results and docs/benchmarks.md from data files.
 
-    --runs makes the data files of pages about rules first, from the folders that the commands at their ends write.
-
-    Example: moiety lab results --only titanic --runs results-out
+    Example: moiety lab results --only titanic
     """
-    from harness.papers.cli import write_results
+    from harness.papers.pages import write_results
 
-    write_results(out, only, runs)
+    write_results(out, only)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from pydantic_core import to_json
 
 from client_agent.learning.scores import MetricName, value_of
 from harness.datasets.site_data import SplitRow
-from harness.engine.history import RoundKind, RunHistory, alpha_series, distance_series
+from harness.engine.history import RoundKind, RunHistory, alpha_series, distance_series, mean_and_error
 from harness.federation.federated_run import FederatedRun, Traffic
 from harness.versions import Version
 from host.frozen import Frozen
@@ -121,8 +120,8 @@ class Accuracy(Frozen):
 
     @classmethod
     def of(cls, values: tuple[float, ...]) -> Accuracy:
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        return cls(mean=mean(values), standard_error=error, values=values)
+        middle, error = mean_and_error(values)
+        return cls(mean=middle, standard_error=error, values=values)
 
 
 def summarise(result: DemoResult) -> dict[str, Any]:

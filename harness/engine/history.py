@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import mean, stdev
 from typing import TypeAlias
 
 import numpy as np
@@ -116,3 +118,10 @@ def isolation_series(history: RunHistory) -> Series:
 def series_of(sites: Sequence[str], rounds: Sequence[tuple[SiteValue, ...]]) -> Series:
     found = [{entry.site: entry.value for entry in values} for values in rounds]
     return {site: tuple(values.get(site) for values in found) for site in sites}
+
+
+def mean_and_error(values: Iterable[float]) -> tuple[float, float | None]:
+    """Mean, and its standard error: None for one value, or where one is NaN. Raises: ValueError for no value"""
+    found = list(values)
+    usable = len(found) > 1 and not any(map(math.isnan, found))
+    return mean(found), stdev(found) / math.sqrt(len(found)) if usable else None

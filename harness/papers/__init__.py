@@ -1,1 +1,1 @@
-"""``moiety lab results``: pages of docs/results and docs/benchmarks.md, from data files and from runs."""
+"""``moiety lab results``: pages of docs/results and docs/benchmarks.md, from data files."""

@@ -1,10 +1,7 @@
-"""Tables and plots put into pages whose text is written by hand: docs/results."""
+"""``moiety lab results``: tables and plots put into pages whose text is written by hand, and docs/benchmarks.md."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,13 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from harness.papers.tables import Table
+from client_agent.cli.tables import console as console_for
+from harness.bench.report import charts_of, page_of
 from harness.simulate.charts import (
     CELLS,
     COLOURS,
     XY,
     Plot,
-    Series,
     cells,
     curves,
     grid,
@@ -35,7 +32,7 @@ from harness.simulate.charts import (
     write_values,
 )
 from host.output_files import rewrite
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, MoietyError
 from protocol.text import printable
 
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P")
@@ -167,25 +164,7 @@ PLOTS: Final[Mapping[str, Plot]] = {
 _TABLE: Final = re.compile(r"<!-- table: (\w+) -->\n(?:(?!<!-- table:).)*?<!-- end -->", re.DOTALL)
 _BREAKS_A_TABLE: Final = re.compile(r"[\r\n|]|<!--")
 _PLOT: Final = re.compile(r"!\[[^\]]*\]\((\w+)\.svg\)")
-
-
-def write_data(folder: Path, name: str, content: Table | Series) -> bool:
-    """Write a table, or the series of ``plots/NAME``. Returns whether the file is another one than before."""
-    path = folder / f"{name}.csv"
-    heads = [PLOTS[path.stem].heads] if name.startswith("plots/") else []
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([*heads, *(map(_cell, row) for row in content)])
-    if path.exists() and path.read_text(encoding="utf-8") == text.getvalue():
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rewrite(path, text.getvalue())
-    return True
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.6g}"
-    return "" if value is None else str(value)
+_BENCHMARKS: Final = "benchmarks"
 
 
 def markdown(path: Path) -> str:
@@ -194,7 +173,7 @@ def markdown(path: Path) -> str:
     Raises: ConfigurationError for a file that is missing, no CSV, or would break the page
     """
     if not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such table; restore the file, or make it from runs (--runs)")
+        raise ConfigurationError(f"{path}: there is no such table; restore the file")
     try:
         head, *rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False).to_numpy().tolist()
     except ValueError as wrong:
@@ -227,3 +206,38 @@ def render(page: Path, data: Path) -> None:
         if name in PLOTS:
             rewrite(page.with_name(f"{name}.svg"), PLOTS[name].svg(data / "plots" / f"{name}.csv"))
     rewrite(page, filled)
+
+
+def write_results(out: Path, only: str | None) -> None:
+    """Fill the pages that are asked for. Raises: ConfigurationError, where some could not be written; the others are"""
+    console, failed = console_for(stderr=True), []
+    for page in _chosen(out, only):
+        try:
+            if page == _BENCHMARKS:
+                _write_benchmarks(out.parent)
+            else:
+                render(out / f"{page}.md", out / "data")
+        except MoietyError as error:
+            console.print(f"{page}: {error}", style="red", highlight=False, markup=False)
+            failed.append(page)
+        else:
+            console.print(f"written: {(out.parent if page == _BENCHMARKS else out) / page}.md", highlight=False)
+    if failed:
+        raise ConfigurationError(f"not written: {', '.join(failed)}, for the reasons above")
+
+
+def _chosen(out: Path, only: str | None) -> tuple[str, ...]:
+    pages = (*pages_in(out), *((_BENCHMARKS,) if (out.parent / _BENCHMARKS).is_dir() else ()))
+    if not pages:
+        raise ConfigurationError(f"{out}: no page with tables; their text is written by hand, in docs/results")
+    asked = pages if only is None else tuple(only.split(","))
+    if unknown := [name for name in asked if name not in pages]:
+        raise ConfigurationError(f"--only: found {', '.join(unknown)}; the pages are {', '.join(pages)}")
+    return asked
+
+
+def _write_benchmarks(docs: Path) -> None:
+    folder = docs / _BENCHMARKS
+    rewrite(folder.with_suffix(".md"), page_of(folder))
+    for name, chart in charts_of(folder).items():
+        rewrite(folder / name, chart)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -19,68 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
+from harness.engine.history import mean_and_error
 from harness.simulate.run_line import RunLine, Values
-
-
-@dataclass(frozen=True)
-class Spread:
-    """``error`` is the standard error of the mean, None for one value."""
-
-    mean: float
-    error: float | None
-    count: int
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
-        """NaN is kept: a run that failed shows. Raises: ValueError for no value"""
-        found = list(values)
-        usable = not any(math.isnan(value) for value in found)
-        error = stdev(found) / math.sqrt(len(found)) if usable and len(found) > 1 else None
-        return cls(mean(found), error, len(found))
-
-    @property
-    def clearly_positive(self) -> bool:
-        """More than two standard errors above nothing."""
-        return self.error is not None and self.mean > 2 * self.error
-
-    @property
-    def clearly_negative(self) -> bool:
-        """More than two standard errors below nothing."""
-        return self.error is not None and self.mean < -2 * self.error
-
-    def __str__(self) -> str:
-        """.783 ± .004"""
-        if math.isnan(self.mean):
-            return "failed"
-        return number(self.mean) if self.error is None else f"{number(self.mean, 3)} ± {number(self.error, 3)}"
-
-
-def number(value: float, digits: int | None = None) -> str:
-    """No zero before the point, as the papers print accuracies; three digits after it, four above .99."""
-    digits = digits or (4 if 0.99 <= value < 1 else 3)
-    return f"{value:.{digits}f}".replace("0.", ".", 1) if 0 <= value < 1 else f"{value:.{digits}f}"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Mean and standard error over runs, one value per round."""
-
-    label: str
-    means: tuple[float, ...]
-    errors: tuple[float, ...]
-
-
-def curve(label: str, runs: Sequence[Values]) -> Curve:
-    """Rounds that a run did not reach, or without a number, are left out of that round's mean."""
-    length = max((len(run) for run in runs), default=0)
-    means, errors = [], []
-    for place in range(length):
-        values = [value for run in runs if place < len(run) and (value := run[place]) is not None]
-        means.append(mean(values) if values else math.nan)
-        errors.append(stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0)
-    return Curve(label, tuple(means), tuple(errors))
 
 
 def of_variant(lines: Sequence[RunLine], variant: str, requester: str | None = None) -> tuple[RunLine, ...]:
@@ -97,27 +39,18 @@ CELLS: Final = ("row", "column", "value")
 _DASHED: Final = (", published", ", tuned")
 
 
-def curve_rows(found: Mapping[tuple[str, str], Curve | Sequence[float]], *, gaps: bool = False) -> Series:
-    """Read, by panel and series, a curve over rounds; a published one has no error.
+def curve_rows(found: Mapping[tuple[str, str], Sequence[Values]]) -> Series:
+    """Mean and standard error over runs after each round, by panel and series.
 
-    Rounds without a number are left out; with ``gaps`` they, and curves without a round, interrupt the line.
+    A run that did not reach a round, or has no number there, is left out of its mean; without any the line breaks off.
     """
     rows: Series = []
-    for (panel, series), of in found.items():
-        dashed = series.endswith(_DASHED)
-        means, errors = (of.means, of.errors) if isinstance(of, Curve) else (tuple(of), (None,) * len(of))
-        if gaps and not means:
-            means, errors = (math.nan,), (math.nan,)
-        for place, (value, error) in enumerate(zip(means, errors, strict=True), 1):
-            rows.append((panel, series, place, value, None if dashed else error))
-    return rows if gaps else [row for row in rows if not math.isnan(row[3])]
-
-
-def heat_rows(
-    rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]] | NDArray[np.float64]
-) -> Series:
-    """Read a value by row and column."""
-    return [(row, column, values[i][j]) for i, row in enumerate(rows) for j, column in enumerate(columns)]
+    for (panel, series), runs in found.items():
+        for place, values in enumerate(zip_longest(*runs) if any(runs) else [()], 1):
+            known = [value for value in values if value is not None]
+            middle, error = mean_and_error(known) if known else (math.nan, None)
+            rows.append((panel, series, place, middle, error or 0.0))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -272,44 +205,33 @@ def _style() -> AbstractContextManager[None]:
     return found
 
 
-def relative_distances(lines: Sequence[RunLine], variant: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Sites, and mean ||g_i - g_0|| / ||g_0|| over rounds and seeds: a row per requester, a column per contributor.
+def similarity_rows(lines: Sequence[RunLine], variant: str) -> Series:
+    """Mean ||g_i - g_0|| / ||g_0|| over rounds and seeds: a row per requester, a column per contributor.
 
     NaN where nothing was opened, such as of a requester from itself. The matrix need not be symmetric: each row is
     another study, with another model.
     """
-    names = tuple(sorted({line.requester for line in lines} | {site for line in lines for site in line.distance}))
-    found = np.full((len(names), len(names)), math.nan)
-    for row, requester in enumerate(names):
-        for column, site in enumerate(names):
-            values = [value for run in of_variant(lines, variant, requester) for value in _relative(run, site)]
-            if values:
-                found[row, column] = mean(values)
-    return names, found
-
-
-def similarity_rows(lines: Sequence[RunLine], variant: str) -> Series:
-    """:func:`relative_distances` as a heatmap's rows."""
-    names, found = relative_distances(lines, variant)
-    return heat_rows([f"{name} asks" for name in names], names, found)
+    names = sorted({line.requester for line in lines} | {site for line in lines for site in line.distance})
+    rows: Series = []
+    for requester in names:
+        runs = of_variant(lines, variant, requester)
+        for site in names:
+            ratios = [ratio for run in runs for ratio in _ratios(run, site) if ratio is not None]
+            rows.append((f"{requester} asks", site, mean(ratios) if ratios else math.nan))
+    return rows
 
 
 def over_rounds_rows(run: RunLine) -> Series:
-    """One run's sites by rounds, relative distance; NaN where it was not opened."""
-    names, rounds = sorted(run.distance), range(len(run.requester_norm))
-    found = [[_ratio(run.distance[name][r], run.requester_norm[r]) for r in rounds] for name in names]
-    values = np.array(found, dtype=float)  # None becomes NaN
-    return heat_rows(names, [str(r + 1) for r in rounds], values)
+    """One run's sites by rounds, relative distance; None where it was not opened."""
+    return [
+        (name, str(number), ratio) for name in sorted(run.distance) for number, ratio in enumerate(_ratios(run, name), 1)
+    ]
 
 
 DISTANCES: Final = Plot(heat, CELLS, "relative distance")
 
 
-def _relative(run: RunLine, site: str) -> list[float]:
-    values = run.distance.get(site, (None,) * len(run.requester_norm))
-    ratios = (_ratio(value, norm) for value, norm in zip(values, run.requester_norm, strict=True))
-    return [ratio for ratio in ratios if ratio is not None]
-
-
-def _ratio(distance: float | None, norm: float | None) -> float | None:
-    return distance / norm if distance is not None and norm else None
+def _ratios(run: RunLine, site: str) -> Values:
+    norms = run.requester_norm
+    both = zip(run.distance.get(site, (None,) * len(norms)), norms, strict=True)
+    return tuple(distance / norm if distance is not None and norm else None for distance, norm in both)

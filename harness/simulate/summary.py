@@ -13,20 +13,8 @@ from rich.table import Table
 
 from client_agent.learning.scores import MetricName, words_of
 from client_agent.site.events import Reward, rewards_in
-from harness.engine.history import RunEnd
-from harness.simulate.charts import (
-    DISTANCES,
-    Curve,
-    Plot,
-    Series,
-    Spread,
-    curve,
-    curve_rows,
-    curved,
-    of_variant,
-    over_rounds_rows,
-    similarity_rows,
-)
+from harness.engine.history import RunEnd, mean_and_error
+from harness.simulate.charts import DISTANCES, curve_rows, curved, drawn, of_variant, over_rounds_rows, similarity_rows
 from harness.simulate.run_line import RunLine, Values
 from host.frozen import Frozen
 from host.output_files import rewrite
@@ -94,8 +82,8 @@ class Figure(Frozen):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Figure:
-        spread = Spread.of(values)
-        return cls(mean=None if math.isnan(spread.mean) else spread.mean, standard_error=spread.error)
+        found, error = mean_and_error(values)
+        return cls(mean=None if math.isnan(found) else found, standard_error=error)
 
     def __str__(self) -> str:
         if self.mean is None:
@@ -189,16 +177,16 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
     move, and ``distances_<variant>.svg`` for those that open distances.
     """
     rewrite(folder / "summary.json", summary.model_dump_json(indent=2) + "\n")
-    rewrite(folder / f"{summary.judged_by.value}.svg", _metric_plot(lines).svg(_metric_rows(lines)))
+    rewrite(folder / f"{summary.judged_by.value}.svg", drawn(lambda: metric_figure(lines)))
     for variant in dict.fromkeys(line.variant for line in lines):
         runs = of_variant(lines, variant)
         if any(_moves(run) for run in runs):
             found = {
-                (requester, one.label): one
+                (requester, site): values
                 for requester in dict.fromkeys(line.requester for line in lines)
-                for one in _weight_curves(of_variant(lines, variant, requester))
+                for site, values in _weights(of_variant(lines, variant, requester)).items()
             }
-            rewrite(folder / f"weights_{variant}.svg", curved("weight", 0.0).svg(curve_rows(found, gaps=True)))
+            rewrite(folder / f"weights_{variant}.svg", curved("weight", 0.0).svg(curve_rows(found)))
         measured = [run for run in runs if run.distance]
         if measured:  # one requester's first seed over rounds; of several every one's mean view of every site
             several = len({run.requester for run in measured}) > 1
@@ -208,21 +196,13 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
 
 def metric_figure(lines: Sequence[RunLine]) -> PlotFigure:
     """The case's metric on the test part over the rounds, a panel per requester and a curve per variant."""
-    return _metric_plot(lines).figure(_metric_rows(lines))
-
-
-def _metric_plot(lines: Sequence[RunLine]) -> Plot:
-    return curved(f"test {words_of(lines[0].judged_by)}")
-
-
-def _metric_rows(lines: Sequence[RunLine]) -> Series:
     metric = lines[0].judged_by
     found = {
-        (requester, variant): curve(variant, [run.test_of(metric) for run in of_variant(lines, variant, requester)])
+        (requester, variant): [run.test_of(metric) for run in of_variant(lines, variant, requester)]
         for requester in dict.fromkeys(line.requester for line in lines)
         for variant in dict.fromkeys(line.variant for line in lines)
     }
-    return curve_rows(found, gaps=True)
+    return curved(f"test {words_of(metric)}").figure(curve_rows(found))
 
 
 def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
@@ -270,11 +250,12 @@ def _moves(run: RunLine) -> bool:
     return any(value not in (None, values[0]) for values in run.alpha.values() for value in values)
 
 
-def _weight_curves(runs: Sequence[RunLine]) -> tuple[Curve, ...]:
+def _weights(runs: Sequence[RunLine]) -> dict[str, list[Values]]:
+    """Every run's weights, by site; their means where there are too many sites."""
     sites = tuple(dict.fromkeys(site for run in runs for site in run.alpha))
     if len(sites) > MOST_NAMED_SITES:
-        return (curve(f"mean of {len(sites)} contributors", [_mean_weight(run) for run in runs]),)
-    return tuple(curve(site, [run.alpha[site] for run in runs if site in run.alpha]) for site in sites)
+        return {f"mean of {len(sites)} contributors": [_mean_weight(run) for run in runs]}
+    return {site: [run.alpha[site] for run in runs if site in run.alpha] for site in sites}
 
 
 def _mean_weight(run: RunLine) -> Values:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from statistics import mean, stdev
 from typing import Final
 
 from pydantic import AliasChoices, Field
 
 from client_agent.learning.scores import MetricName
+from harness.engine.history import mean_and_error
 from harness.simulate.case import TuneValue, Variant
 from harness.simulate.run_line import RunLine
 from host.frozen import Frozen
@@ -102,5 +102,5 @@ def _candidate(settings: dict[str, TuneValue], lines: Sequence[TuningLine], requ
     found = [score for score in tried if score is not None]
     if len(found) < len(tried):
         return Candidate(settings=settings, validation_score=None, standard_error=None, runs=len(tried))
-    error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
-    return Candidate(settings=settings, validation_score=mean(found), standard_error=error, runs=len(found))
+    middle, error = mean_and_error(found)
+    return Candidate(settings=settings, validation_score=middle, standard_error=error, runs=len(found))

@@ -21,7 +21,7 @@ from harness.simulate.tuning import TuningLine, choose, combinations
 from protocol.errors import ConfigurationError
 from tests.kit.cases import case_text, variant
 from tests.unit.harness.datasets_files import small_titanic
-from tests.unit.harness.papers.made import line as made_line
+from tests.unit.harness.simulation.made import line as made_line
 from tests.unit.harness.test_public_data import passenger
 
 # --- tuning -----------------------------------------------------------------------------------------------------------

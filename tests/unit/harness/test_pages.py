@@ -9,13 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import moiety
-from harness.papers.pages import _PLOT, _TABLE, PLOTS, markdown, pages_in, render, write_data
-from harness.papers.tables import FROM_RUNS
-from harness.simulate.store import Results
+from harness.papers.pages import _PLOT, _TABLE, PLOTS, markdown, pages_in, render
 from protocol.errors import ConfigurationError
-from tests.unit.harness.papers.made import line
 
-RESULTS = Path(__file__).parents[4] / "docs" / "results"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 DATA = RESULTS / "data"
 PAGES = pages_in(RESULTS)
 
@@ -31,7 +28,6 @@ def test_every_table_of_a_page_is_its_file_to_the_printed_digit(page: str) -> No
 
 def test_every_file_is_on_a_page_and_every_plot_has_its_series() -> None:
     pages = [(RESULTS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES]
-    assert set(FROM_RUNS) < set(PAGES)
     tables = [name for text in pages for name in _TABLE.findall(text)]
     assert sorted(tables) == sorted(path.stem for path in DATA.glob("*.csv"))
     drawn = {name for text in pages for name in _PLOT.findall(text)} - {"har_ifedavg_input_b", "har_ifedavg_input_w"}
@@ -60,7 +56,8 @@ def test_a_page_is_filled_between_its_markers_and_its_text_stays(tmp_path: Path)
     page.write_text(f"{begin}| old |\n{end}")
     with pytest.raises(ConfigurationError, match=r"made\.csv: there is no such table; restore the file"):
         render(page, data)
-    assert write_data(data, "made", [("rule", "mean"), ("Local", ".700 ± .010"), ("FedAvg, 2", "")])
+    data.mkdir()
+    (data / "made.csv").write_text('rule,mean\nLocal,.700 ± .010\n"FedAvg, 2",\n')
     render(page, data)
     shown = "\n| rule | mean |\n|---|---:|\n| Local | .700 ± .010 |\n| FedAvg, 2 |  |\n\n"
     assert page.read_text() == begin + shown + end
@@ -89,20 +86,11 @@ def test_a_file_that_would_break_the_page_is_refused(tmp_path: Path, content: st
 
 
 def test_a_table_without_its_end_takes_nothing_of_the_text(tmp_path: Path) -> None:
-    assert write_data(tmp_path, "made", [("a",), ("1",)])
+    (tmp_path / "made.csv").write_text("a\n1\n")
     page = tmp_path / "page.md"
     page.write_text("<!-- table: made -->\nBy hand.\n<!-- table: made -->\n<!-- end -->\n")
     render(page, tmp_path)
     assert page.read_text().startswith("<!-- table: made -->\nBy hand.\n")
-
-
-def test_a_file_is_another_one_only_where_its_figures_are(tmp_path: Path) -> None:
-    rows = [("", "FedAvg", 1, 0.25, None), ("", "FedAvg", 2, float("nan"), 1 / 3)]
-    assert write_data(tmp_path, "plots/survival_c_index", rows)
-    path = tmp_path / "plots" / "survival_c_index.csv"
-    assert path.read_text() == "panel,series,x,y,error\n,FedAvg,1,0.25,\n,FedAvg,2,,0.333333\n"
-    assert not write_data(tmp_path, "plots/survival_c_index", rows)
-    assert write_data(tmp_path, "plots/survival_c_index", rows[:1])
 
 
 def copied(tmp_path: Path, *pages: str) -> Path:
@@ -140,14 +128,3 @@ def test_a_page_without_its_data_stays_as_it_was_and_the_others_are_written(tmp_
     assert "| question | bits |" in (out / "leak.md").read_text()
 
 
-def test_figures_from_runs_are_written_and_other_ones_than_before_are_named(tmp_path: Path) -> None:
-    out, runs = copied(tmp_path, "survival", "leak"), tmp_path / "runs"
-    results = Results(runs / "survival")
-    with results.held():
-        results.append(line("local", "a", test_c_index=(0.5, 0.625)))
-    words = ("--out", str(out), "--runs", str(runs))
-    told = run(*words).stderr.replace("\n", " ")
-    assert "leak: nothing of it comes from the runs in" in told
-    assert "survival: other figures than before in survival_c_index," in told
-    assert "| Local | **.625** | **.625** |" in (out / "survival.md").read_text()
-    assert "other figures" not in run("--only", "survival", *words).stderr
