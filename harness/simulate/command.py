@@ -23,7 +23,7 @@ from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import Results, append_line, read_lines
 from harness.simulate.study_files import ALL_RUNS, parse_names, parse_seeds, parse_shard, read_study_file
-from harness.simulate.study_run import SimulationOptions, run_simulation
+from harness.simulate.study_run import run_simulation
 from harness.simulate.summary import summarise_case, table_of, write_summary
 from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
@@ -73,21 +73,13 @@ class CaseBar:
             self._printed = text
 
 
-def _seeds(asked: StudyOptions) -> tuple[int, ...] | None:
-    return parse_seeds(asked.seeds) if asked.seeds else None
-
-
-def _variants(asked: StudyOptions) -> tuple[str, ...] | None:
-    return parse_names(asked.only, "--only") if asked.only else None
-
-
 def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
     cluster = cluster_of(asked.engine, asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
     return CaseOptions(
         out,
         Path(asked.data) if asked.data else None,
-        _seeds(asked),
-        _variants(asked),
+        parse_seeds(asked.seeds) if asked.seeds else None,
+        parse_names(asked.only, "--only") if asked.only else None,
         Protection(asked.protection),
         asked.jobs,
         computing=computing_of(cluster, asked.device, asked.batched),
@@ -162,19 +154,10 @@ def _tuning_of(folders: Sequence[Path]) -> tuple[TuningLine, ...]:
     return tuple(found.values())
 
 
-def simulate_study(asked: StudyOptions, console: Console) -> None:
+def _simulate_study(asked: StudyOptions, console: Console) -> None:
     """A study over its seeds, into ``simulation.json`` and a line. Raises: ConfigurationError"""
-    options = SimulationOptions(
-        asked.study_file,
-        asked.data or "breast_cancer",
-        asked.requester,
-        _seeds(asked),
-        Protection(asked.protection),
-        site_plugin=asked.site_plugin,
-        save_model=asked.save_model,
-    )
     place = writable(None if asked.out is None else asked.out / "simulation.json")
-    result = run_simulation(options, lambda history: print_run(console, history))
+    result = run_simulation(asked, lambda history: print_run(console, history))
     if place is not None:
         rewrite(place, result.model_dump_json(indent=2) + "\n")
     if asked.as_json:
@@ -206,7 +189,7 @@ def run(asked: StudyOptions) -> None:
         if file.is_case:
             _simulate_case(case_of(file), asked, console)
         else:
-            simulate_study(asked, console)
+            _simulate_study(asked, console)
 
 
 def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -25,9 +24,10 @@ from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, 
 from harness.engine.protected_sum import SourceName
 from harness.engine.run_state import Conditions
 from harness.engine.training import one_thread, own_sources
+from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import finite
 from harness.simulate.run_one import Protection, require_plain_for_same_round, run_under
-from harness.simulate.study_files import read_study_file, refuse_package, simulated_study
+from harness.simulate.study_files import parse_seeds, read_study_file, refuse_package, simulated_study
 from harness.versions import versions
 from host.frozen import Frozen
 from protocol.errors import ConfigurationError
@@ -87,30 +87,6 @@ BUILT_IN: Final[dict[str, Callable[[int], Federation]]] = {
 }
 
 
-@dataclass(frozen=True)
-class SimulationOptions:
-    """``data`` is a built-in data set, or a folder with one folder per site (train.npz, test.npz), requester named.
-
-    With ``site_plugin``, the Python file that sites would have, each site's folder is what its ``data(path)`` reads.
-    ``seeds`` None: the study's own, or 0.
-    ``save_model`` is a new folder for the last model, of several seeds one for each in it.
-    """
-
-    study_file: Path
-    data: str
-    requester: str | None
-    seeds: tuple[int, ...] | None
-    protection: Protection
-    correlation_source: SourceName | None = None
-    site_plugin: Path | None = None
-    save_model: Path | None = None
-
-    def model_folder(self, seed: int) -> Path | None:
-        if self.save_model is None or len(self.seeds or ()) < 2:
-            return self.save_model
-        return self.save_model / f"seed-{seed}"
-
-
 class SeedResult(Frozen):
     """One run; lists have one entry per round."""
 
@@ -142,32 +118,43 @@ class SimulationResult(Frozen):
 
 
 def run_simulation(
-    options: SimulationOptions, show: Callable[[RunHistory], None] = lambda history: None
+    asked: StudyOptions,
+    show: Callable[[RunHistory], None] = lambda history: None,
+    correlation_source: SourceName | None = None,
 ) -> SimulationResult:
-    """Every seed's run; ``show`` is called after each.
+    """Every seed's run, the study's own or 0 where none is asked for; ``show`` is called after each.
 
+    With ``site_plugin``, the Python file that sites would have, each site's folder is what its ``data(path)`` reads.
     Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
     """
-    if options.save_model is not None and options.save_model.exists():
-        raise ConfigurationError(f"--save-model: {options.save_model} exists; name a new folder")
-    file = read_study_file(options.study_file)
+    if asked.save_model is not None and asked.save_model.exists():
+        raise ConfigurationError(f"--save-model: {asked.save_model} exists; name a new folder")
+    file, protection = read_study_file(asked.study_file), Protection(asked.protection)
     refuse_package(file.tables, file.source)
     source, table = file.source, checked_study_table(file.tables, file.source)
-    plugin = None if options.site_plugin is None else load_plugin(options.site_plugin)
-    erosion = require_plain_for_same_round(table, options.protection, source)
+    data, seeds = asked.data or "breast_cancer", parse_seeds(asked.seeds) if asked.seeds else (table.seed or 0,)
+    plugin = None if asked.site_plugin is None else load_plugin(asked.site_plugin)
+    erosion = require_plain_for_same_round(table, protection, source)
     conditions = Conditions(erosion, plugin=plugin, finish=table.finish)
     histories = []
     with one_thread():
-        for seed in options.seeds or (table.seed or 0,):
-            histories.append(_run(options, table, source, seed, conditions))
-            show(histories[-1])
+        for seed in seeds:
+            federation = _federation(asked, data, table, seed, plugin)
+            study = simulated_study(protection.of(table), source, federation, seed, site_plugin=asked.site_plugin)
+            history = run_under(protection, study, federation, conditions, correlation_source)
+            if asked.save_model is not None:
+                folder = asked.save_model if len(seeds) == 1 else asked.save_model / f"seed-{seed}"
+                own, examples = Path(data) / history.requester, len(federation.requester.test)
+                save_model(study, history, own, asked.site_plugin, folder, examples=examples)
+            histories.append(history)
+            show(history)
     metric = _metric_of(histories[-1], table)
     return SimulationResult(
         study=table.name,
         rule=table.rule.name,
-        protection=options.protection,
+        protection=protection,
         erosion_applies=erosion,
-        data=options.data,
+        data=data,
         accuracy=Accuracy.of(tuple(_last(history, metric) for history in histories)),
         runs=tuple(_seed_result(history) for history in histories),
         versions={one.name: one.version for one in versions()},
@@ -187,34 +174,23 @@ def _last(history: RunHistory, metric: str) -> float:
     return math.nan if value is None else value
 
 
-def _run(options: SimulationOptions, table: StudyTable, source: str, seed: int, conditions: Conditions) -> RunHistory:
-    federation = _federation(options, table, seed, conditions.plugin)
-    study = simulated_study(options.protection.of(table), source, federation, seed, site_plugin=options.site_plugin)
-    history = run_under(options.protection, study, federation, conditions, options.correlation_source)
-    folder = options.model_folder(seed)
-    if folder is not None:
-        own, examples = Path(options.data) / history.requester, len(federation.requester.test)
-        save_model(study, history, own, options.site_plugin, folder, examples=examples)
-    return history
-
-
-def _federation(options: SimulationOptions, table: StudyTable, seed: int, plugin: Plugin | None) -> Federation:
-    if options.data in BUILT_IN:
+def _federation(asked: StudyOptions, data: str, table: StudyTable, seed: int, plugin: Plugin | None) -> Federation:
+    if data in BUILT_IN:
         if table.data_schema is not None:
             raise ConfigurationError(
-                f"{options.study_file}: the study has a [schema], which {options.data} does not follow: give --data "
+                f"{asked.study_file}: the study has a [schema], which {data} does not follow: give --data "
                 "FOLDER, with one folder per site from 'moiety data prepare'"
             )
-        return BUILT_IN[options.data](seed)
-    folder = Path(options.data)
+        return BUILT_IN[data](seed)
+    folder = Path(data)
     if not folder.is_dir():
         raise ConfigurationError(
-            f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder per site"
+            f"--data: found {data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder per site"
         )
     if plugin is not None:
-        return load_by_plugin(folder, options.requester, table, plugin)
+        return load_by_plugin(folder, asked.requester, table, plugin)
     about = table.model.inputs, table.model.width, table.task, table.data_schema
-    return load_site_folders(folder, options.requester, *about)
+    return load_site_folders(folder, asked.requester, *about)
 
 
 def _seed_result(history: RunHistory) -> SeedResult:

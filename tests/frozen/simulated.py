@@ -13,9 +13,10 @@ from harness.engine.history import RunHistory
 from harness.engine.protected_sum import SourceName
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.options import ProtectionName, StudyOptions
 from harness.simulate.ranking import rank
 from harness.simulate.run_one import Protection
-from harness.simulate.study_run import SimulationOptions, run_simulation
+from harness.simulate.study_run import run_simulation
 
 Json = dict[str, Any]
 Run = Callable[[Path], Json]
@@ -121,14 +122,14 @@ def every_rule(protection: Protection, source: SourceName = "dealer") -> Run:
     return run
 
 
-def digits(protection: Protection) -> Run:
+def digits(protection: ProtectionName) -> Run:
     """A model of ten thousand parameters, with correlations from oblivious transfer and the sites' default policy."""
 
     def run(folder: Path) -> Json:
         path = folder / "digits.toml"
         path.write_text(DIGITS, encoding="utf-8")
         seen: list[RunHistory] = []
-        result = run_simulation(SimulationOptions(path, "digits", None, (5,), protection, "ot"), seen.append)
+        result = run_simulation(StudyOptions(path, "digits", seeds="5", protection=protection), seen.append, "ot")
         found = json.loads(result.model_dump_json(exclude=set(TIMES)))
         models = [hashlib.sha256(history.final_model.tobytes()).hexdigest() for history in seen]
         return {"result": found, "models": models}
@@ -148,8 +149,8 @@ SIMULATED: Final[dict[str, Run]] = {
     "rules-plain": every_rule(Protection.PLAIN),
     "rules-secure": every_rule(Protection.SECURE),
     "rules-ckks": every_rule(Protection.CKKS),
-    "digits-plain": digits(Protection.PLAIN),
-    "digits-secure": digits(Protection.SECURE),
+    "digits-plain": digits("plain"),
+    "digits-secure": digits("secure"),
     "rank-plain": ranking(secure=False),
     "rank-secure": ranking(secure=True),
 }

@@ -10,9 +10,10 @@ import pytest
 
 import moiety
 from client_agent.learning.data import Examples, LocalData, save_folder
+from harness.simulate.options import ProtectionName, StudyOptions
 from harness.simulate.run_one import Protection
 from harness.simulate.study_files import parse_seeds
-from harness.simulate.study_run import SimulationOptions, SimulationResult, run_simulation
+from harness.simulate.study_run import SimulationResult, run_simulation
 from protocol.errors import ConfigurationError
 
 STUDY = """
@@ -39,15 +40,16 @@ def study_file(folder: Path, inputs: str = "[30]", erosion: str = "next_round") 
     return path
 
 
-def options(file: Path, protection: Protection = Protection.PLAIN, data: str = "breast_cancer") -> SimulationOptions:
-    return SimulationOptions(file, data, None, (0, 1), protection, "dealer")
+def run(file: Path, protection: ProtectionName = "plain", data: str = "breast_cancer") -> SimulationResult:
+    asked = StudyOptions(file, data, seeds="0,1", protection=protection)
+    return run_simulation(asked, correlation_source="dealer")
 
 
 def test_plain_and_secure_give_the_same_weights_and_accuracies(tmp_path: Path) -> None:
-    both = (Protection.PLAIN, Protection.SECURE)
-    plain, secure = (run_simulation(options(study_file(tmp_path), p)) for p in both)
+    both: tuple[ProtectionName, ...] = ("plain", "secure")
+    plain, secure = (run(study_file(tmp_path), p) for p in both)
     assert plain.accuracy == secure.accuracy
-    assert [run.seed for run in secure.runs] == [0, 1]
+    assert [one.seed for one in secure.runs] == [0, 1]
     for ours, theirs in zip(secure.runs, plain.runs, strict=True):
         for site, alphas in ours.alpha.items():
             # D = 62, f = 19, weights above 1/2: each distance is off by sqrt(62) (1.5 / w + 1) 2^-19 < 6e-5 (encoding
@@ -59,31 +61,31 @@ def test_ckks_runs_averaging_rules_and_names_them_to_others(tmp_path: Path) -> N
     pytest.importorskip("tenseal")
     file = study_file(tmp_path)
     with pytest.raises(ConfigurationError, match="take one of 'fedavg'"):
-        run_simulation(options(file, Protection.CKKS))
+        run(file, "ckks")
     kept = [line for line in file.read_text().splitlines() if not line.startswith(("distance_penalty", "size_penalty"))]
     file.write_text("\n".join(kept).replace("weight_erosion", "fedavg").replace('erosion_applies = "next_round"', ""))
-    encrypted, plain = (run_simulation(options(file, p)) for p in (Protection.CKKS, Protection.PLAIN))
+    encrypted, plain = run(file, "ckks"), run(file)
     assert encrypted.protection is Protection.CKKS
     assert encrypted.accuracy == plain.accuracy
 
 
 def test_same_round_is_for_plain_runs_only(tmp_path: Path) -> None:
     file = study_file(tmp_path, erosion="same_round")
-    same = run_simulation(options(file))
+    same = run(file)
     assert same.erosion_applies == "same_round"
-    following = run_simulation(options(study_file(tmp_path)))
+    following = run(study_file(tmp_path))
     assert same.runs[0].alpha != following.runs[0].alpha
     with pytest.raises(ConfigurationError, match=r"rule.erosion_applies.*plain simulation only"):
-        run_simulation(options(study_file(tmp_path, erosion="same_round"), Protection.SECURE))
+        run(study_file(tmp_path, erosion="same_round"), "secure")
 
 
 def test_a_study_with_a_finish_finishes_the_requesters_model(tmp_path: Path) -> None:
     file = study_file(tmp_path)
     file.write_text(file.read_text() + '[finish]\nchoose = "held_out"\nheld_out = 0.2\n')
-    for protection in (Protection.PLAIN, Protection.SECURE):
-        for run in run_simulation(options(file, protection)).runs:
-            assert "local finish" in run.reason
-            assert (run.released_rounds, len(run.accuracy_by_round)) == (2, 3)
+    for finished in (run(file), run(file, "secure")):
+        for one in finished.runs:
+            assert "local finish" in one.reason
+            assert (one.released_rounds, len(one.accuracy_by_round)) == (2, 3)
 
 
 def test_data_from_folders(tmp_path: Path) -> None:
@@ -93,12 +95,12 @@ def test_data_from_folders(tmp_path: Path) -> None:
         part = Examples((rng.normal(size=(40, 3)) + y[:, None]).astype(np.float32), y)
         save_folder(tmp_path / "data" / name, LocalData(part, part))
     file = study_file(tmp_path, inputs="[3]")
-    chosen = SimulationOptions(file, str(tmp_path / "data"), "north", (3,), Protection.SECURE)
+    chosen = StudyOptions(file, str(tmp_path / "data"), "north", "3", protection="secure")
     result = run_simulation(chosen)
     assert set(result.runs[0].alpha) == {"clinic", "south", "west"}
     assert result.runs[0].released_rounds == 2
     with pytest.raises(ConfigurationError, match=r"--requester: found no name; give one of the sites in .*: clinic, "):
-        run_simulation(SimulationOptions(file, str(tmp_path / "data"), None, (3,), Protection.PLAIN))
+        run_simulation(StudyOptions(file, str(tmp_path / "data")))
     empty = Examples(np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
     save_folder(tmp_path / "data" / "west", LocalData(part, empty))
     with pytest.raises(ConfigurationError, match="a simulation tests at every site"):
@@ -107,13 +109,13 @@ def test_data_from_folders(tmp_path: Path) -> None:
 
 def test_data_must_fit_the_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"inputs \[30\] and 2 outputs.*\[64\] and 10"):
-        run_simulation(options(study_file(tmp_path), data="digits"))
+        run(study_file(tmp_path), data="digits")
     with pytest.raises(ConfigurationError, match="--data: found 'nowhere'; give breast_cancer or digits"):
-        run_simulation(options(study_file(tmp_path), data="nowhere"))
+        run(study_file(tmp_path), data="nowhere")
     file = study_file(tmp_path)
     file.write_text(file.read_text().replace('kind = "linear"', 'kind = "plugin"'))
     with pytest.raises(ConfigurationError, match=r"model.kind.*at a site's agent"):
-        run_simulation(options(file))
+        run(file)
 
 
 def test_the_seed_of_a_study_is_used_unless_seeds_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +131,7 @@ def test_names_in_the_study_are_those_of_the_data(tmp_path: Path) -> None:
     file = study_file(tmp_path)
     unnamed = file.read_text()
     file.write_text(unnamed.replace("[rule]", 'class_names = ["benign", "malignant"]\n[rule]'))
-    once = SimulationOptions(file, "breast_cancer", None, (0,), Protection.PLAIN)
+    once = StudyOptions(file, seeds="0")
     assert run_simulation(once).runs[0].released_rounds == 2
     file.write_text(unnamed.replace("[rule]", 'class_names = ["malignant", "benign"]\n[rule]'))
     with pytest.raises(ConfigurationError, match="its class_names are not those of breast cancer, five hospitals"):

@@ -14,8 +14,8 @@ import moiety
 from harness.datasets.registry import DataRequest, load_data
 from harness.simulate.case import Case, parse_case
 from harness.simulate.case_run import request_for
-from harness.simulate.run_one import Protection
-from harness.simulate.study_run import SimulationOptions, run_simulation
+from harness.simulate.options import StudyOptions
+from harness.simulate.study_run import run_simulation
 from host.extensions import load_plugins
 from moiety import load_results
 from protocol.errors import ConfigurationError
@@ -122,7 +122,7 @@ def test_folders_of_another_schema_are_refused(prepared: Path, tmp_path: Path) -
         other.split("[case]")[0] + '[rule]\nname = "fedavg"\n[model]\nkind = "linear"\n[parameters]\nclip_norm = 4.0\n'
     )
     (tmp_path / "study.toml").write_text(study)
-    options = SimulationOptions(tmp_path / "study.toml", str(prepared / "clinics"), "south", (0,), Protection.PLAIN)
+    options = StudyOptions(tmp_path / "study.toml", str(prepared / "clinics"), "south", "0")
     with pytest.raises(ConfigurationError, match=r"its schema is not the one that .*clinics/east"):
         run_simulation(options)
     with pytest.raises(ConfigurationError, match=r"has a \[schema\], which breast_cancer does not follow: give --data"):

@@ -13,10 +13,11 @@ from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.engine.training import Computing
 from harness.simulate.case import Case, parse_case
 from harness.simulate.case_run import CaseOptions, run_case
+from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import Results
-from harness.simulate.study_run import SimulationOptions, run_simulation
+from harness.simulate.study_run import run_simulation
 from harness.simulate.summary import summarise_case
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName
@@ -209,7 +210,7 @@ def test_studies_and_attacks_refuse_it(tmp_path: Path) -> None:
     text = case_text('[rule]\nname = "acme-rules:eroding"\n')
     study.write_text(text.replace('[case]\ndata = "breast_cancer"\n', ""))
     with pytest.raises(ConfigurationError, match=r"study.toml: rule 'acme-rules:eroding' is from a package"):
-        run_simulation(SimulationOptions(study, "breast_cancer", None, (0,), Protection.PLAIN))
+        run_simulation(StudyOptions(study, seeds="0"))
 
 
 def test_the_documented_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.simulate.run_one import Protection
-from harness.simulate.study_run import SimulationOptions, run_simulation
+from harness.simulate.options import ProtectionName, StudyOptions
+from harness.simulate.study_run import run_simulation
 from moiety import main
 from protocol.errors import ConfigurationError, UnusableUpdate
 
@@ -55,7 +55,7 @@ least_contributors = 3
 """
 
 
-def options(folder: Path, plugin: str = PLUGIN, protection: Protection = Protection.PLAIN) -> SimulationOptions:
+def options(folder: Path, plugin: str = PLUGIN, protection: ProtectionName = "plain") -> StudyOptions:
     random = np.random.default_rng(0)
     for site in ("north", "south", "east", "west"):
         place = folder / "data" / site
@@ -65,13 +65,13 @@ def options(folder: Path, plugin: str = PLUGIN, protection: Protection = Protect
         np.save(place / "y.npy", np.column_stack([X @ [1.0, -2.0], X[:, 0]]))
     (folder / "study.toml").write_text(STUDY)
     (folder / "own.py").write_text(plugin)
-    return SimulationOptions(
-        folder / "study.toml", str(folder / "data"), "north", (0,), protection, site_plugin=folder / "own.py"
+    return StudyOptions(
+        folder / "study.toml", str(folder / "data"), "north", "0", protection=protection, site_plugin=folder / "own.py"
     )
 
 
-@pytest.mark.parametrize("protection", [Protection.PLAIN, Protection.SECURE])
-def test_a_plug_in_trains_and_scores_as_at_an_agent(tmp_path: Path, protection: Protection) -> None:
+@pytest.mark.parametrize("protection", ["plain", "secure"])
+def test_a_plug_in_trains_and_scores_as_at_an_agent(tmp_path: Path, protection: ProtectionName) -> None:
     result = run_simulation(options(tmp_path, protection=protection))
     first, *_, last = ({s.name: s.value for s in scores} for scores in result.runs[0].scores_by_round)
     assert result.metric == "worst"
@@ -114,7 +114,7 @@ def test_outputs_that_the_task_does_not_take_are_refused_before_round_1(tmp_path
 
 def test_a_study_with_a_plug_in_needs_the_file(tmp_path: Path) -> None:
     given = options(tmp_path)
-    without = SimulationOptions(given.study_file, given.data, "north", (0,), Protection.PLAIN)
+    without = replace(given, site_plugin=None)
     with pytest.raises(ConfigurationError):
         run_simulation(without)
 
@@ -151,7 +151,7 @@ def model():
 FORWARD = "self.o(torch.relu(self.b(torch.relu(self.a(x)))))"
 
 
-def of_classes(folder: Path, changed: str, forward: str = FORWARD) -> SimulationOptions:
+def of_classes(folder: Path, changed: str, forward: str = FORWARD) -> StudyOptions:
     given = options(folder, OF_CLASSES.replace("CHANGED", changed).replace("FORWARD", forward))
     text = STUDY.replace('kind = "own"', 'kind = "classes"').replace("outputs = 1", "classes = 2")
     given.study_file.write_text(text.replace("rounds = 12", "rounds = 2").replace("[training]", SGD))
@@ -236,7 +236,7 @@ def test_a_simulated_model_is_saved_and_predicts(tmp_path: Path, changed: str, b
     assert "10 test examples of that site alone" in card
     with pytest.raises(ConfigurationError, match="saved exists; name a new folder"):
         run_simulation(given)
-    several = replace(given, seeds=(3, 4), save_model=tmp_path / "several")
+    several = replace(given, seeds="3,4", save_model=tmp_path / "several")
     run_simulation(several)
     assert sorted(path.name for path in (tmp_path / "several").iterdir()) == ["seed-3", "seed-4"]
 
