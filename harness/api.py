@@ -24,7 +24,6 @@ from harness.simulate.store import RESULTS
 from harness.simulate.store import Results as ResultFolder
 from harness.simulate.study_files import ALL_RUNS, StudyFile, parse_shard, read_study_file
 from harness.simulate.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case, write_summary
-from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.workers import RayCluster, computing_of
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
@@ -241,7 +240,6 @@ def simulate(
     shard: str | None = None,
     device: str | None = None,
     plugins: Sequence[str | Path] = (),
-    track: Sequence[str] = (),
     show: Callable[[CaseProgress], None] = lambda progress: None,
 ) -> Results:
     """Do every run that ``out`` does not hold yet; returns all runs asked for.
@@ -251,16 +249,12 @@ def simulate(
     data_folder   the public data files (or MOIETY_DATA)
     ray           a Ray cluster that does the runs, instead of ``jobs`` processes
     plugins       Python files with data sets, models, rules and metrics of one's own
-    track         ``tensorboard``, ``mlflow``: where else finished runs go, with ``out``
     show          is told how far it is
 
     The others are the command's options of that name. Raises: ConfigurationError that says what is wrong and what to do
     """
     load_plugins(map(Path, plugins))
     case = _case(what, data)
-    if track and out is None:
-        raise ConfigurationError("track: give out, the folder that it is written to")
-    trackers = [tracker_of(name, Path(out)) for name in track if out is not None]
     if protection not in list(Protection):
         raise ConfigurationError(f"protection: found {protection!r}, allowed are {', '.join(Protection)}")
     with tempfile.TemporaryDirectory() as scratch:
@@ -279,7 +273,6 @@ def simulate(
         lines = run_case(case, options, show)
         if out is not None:
             write_summary(summarise_case(lines), lines, options.out)
-            log_all(trackers, lines)
     return Results(lines)
 
 

@@ -25,7 +25,6 @@ from harness.simulate.store import Results, append_line, read_lines
 from harness.simulate.study_files import ALL_RUNS, parse_names, parse_seeds, parse_shard, read_study_file
 from harness.simulate.study_run import run_simulation
 from harness.simulate.summary import summarise_case, table_of, write_summary
-from harness.simulate.tracking import log_all, tracker_of
 from harness.simulate.tuning import TUNING, TuningLine
 from harness.simulate.workers import cluster_of, computing_of
 from host.extensions import load_plugins
@@ -194,7 +193,6 @@ def run(asked: StudyOptions) -> None:
 
 def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
     options = _case_options(asked, asked.out or SIMULATED / case.name)
-    trackers = [tracker_of(name, options.out) for name in parse_names(asked.track, "--track")] if asked.track else []
     files = source_of(case.table.data).files
     if asked.download and files:
         fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
@@ -202,7 +200,6 @@ def _simulate_case(case: Case, asked: StudyOptions, console: Console) -> None:
         lines = run_case(case, options, bar.show)
     summary = summarise_case(lines)
     write_summary(summary, lines, options.out)
-    log_all(trackers, lines)
     if asked.as_json:
         typer.echo(summary.model_dump_json())
     else:

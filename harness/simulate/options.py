@@ -93,9 +93,6 @@ class StudyOptions:
         list[Path] | None,
         typer.Option(help="A case: a Python file with RULES, DATASETS, MODELS, METRICS of your own; may be repeated."),
     ] = None
-    track: Annotated[
-        str | None, typer.Option(help="A case: tensorboard, mlflow or both, separated by commas; into OUT.")
-    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
     listed: Annotated[
         bool,
