@@ -14,6 +14,15 @@ from host.output_files import writable, writable_folder
 from protocol.messages.purpose import USUAL_PROTECTION, StudyProtection
 
 
+def end_on_sigterm() -> None:
+    """Leave through every ``finally``, so that no process stays behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def demo(
     out: Annotated[Path, typer.Option(callback=writable_folder, help="Where report.html and summary.json go.")] = Path(
         "demo-out"
@@ -38,16 +47,13 @@ def demo(
     from harness.demo.results import summary_json
     from harness.demo.run import DemoOptions, run_demo
 
-    signal.signal(signal.SIGTERM, _end)
+    end_on_sigterm()
     options = DemoOptions(out=out, data=data, rounds=rounds, quick=quick, seed=seed, keep=keep, protection=protection)
     result = run_demo(options, console(stderr=as_json))
     if as_json:
         typer.echo(summary_json(result))
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """Leave through every ``finally``, so that no process stays behind."""
-    sys.exit(128 + number)
 
 
 def faults(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from harness.cli import end_on_sigterm
 from host.output_files import writable, writable_folder
 
 if TYPE_CHECKING:
@@ -25,16 +23,7 @@ OutFile = Annotated[Path | None, typer.Option(callback=writable, help="Write the
 Folder = Annotated[Path | None, typer.Option(callback=writable_folder, help="Where files lie while it runs.")]
 
 
-def _end_on_sigterm() -> None:
-    """Leave through every ``finally``, so that no process stays behind."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
-
-
-app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True, callback=_end_on_sigterm)
+app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True, callback=end_on_sigterm)
 
 
 def _finish(result: Benchmark, out: Path | None) -> None:

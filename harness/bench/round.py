@@ -28,11 +28,11 @@ from harness.bench.synthetic import (
     plain_average,
     update_of,
 )
-from harness.federation.learners import light_sites
+from harness.federation.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec
 from harness.warm import warm
 from protocol.errors import ProtocolViolation
-from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.parameters import WORD_BITS, RingBits
 from protocol.sharing import Side
 
@@ -199,20 +199,11 @@ def _difference(requester: ScriptedRequester, average: np.ndarray[tuple[int], np
 
 
 def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, size: _Size) -> ScriptedRequester:
-    dimension, sites = size.dimension, size.sites
-    parameters = parameters_for(dimension, sites + 1).model_copy(update={"ring_bits": size.ring_bits})
-    study = Study(
-        name=name,
-        roster_digest=servers.parties.roster.message.digest(),
-        parameters=parameters,
-        rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
-        model=ModelSpec(kind="linear", layers=(LayerShape(name="all", shape=(dimension,)),)),
-        training=TrainingSpec(),
-        rounds=1,
-        round_deadline_s=_ROUND_DEADLINE_S,
-        tags=size.tags,
-    )
-    requester = ScriptedRequester(agent, study, sites)
+    parameters = parameters_for(size.dimension, size.sites + 1).model_copy(update={"ring_bits": size.ring_bits})
+    rule = RuleSpec(name=RuleName.WEIGHT_EROSION)
+    study = light_study(servers.parties, name, rule, rounds=1, dimension=size.dimension)
+    changes = {"parameters": parameters, "round_deadline_s": _ROUND_DEADLINE_S, "tags": size.tags}
+    requester = ScriptedRequester(agent, Study.model_validate(dict(study) | changes), size.sites)
     requester.create()
     return requester
 
