@@ -54,8 +54,6 @@ def demo(
         typer.echo(summary_json(result))
 
 
-
-
 def faults(
     seeds: Annotated[str, typer.Option(help="A seed, or a range of them: 0-99.")] = "0-9",
     jobs: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,

@@ -224,7 +224,9 @@ def similarity_rows(lines: Sequence[RunLine], variant: str) -> Series:
 def over_rounds_rows(run: RunLine) -> Series:
     """One run's sites by rounds, relative distance; None where it was not opened."""
     return [
-        (name, str(number), ratio) for name in sorted(run.distance) for number, ratio in enumerate(_ratios(run, name), 1)
+        (name, str(number), ratio)
+        for name in sorted(run.distance)
+        for number, ratio in enumerate(_ratios(run, name), 1)
     ]
 
 

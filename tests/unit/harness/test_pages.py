@@ -126,5 +126,3 @@ def test_a_page_without_its_data_stays_as_it_was_and_the_others_are_written(tmp_
     assert str(error).startswith("not written: titanic, for the reasons above")
     assert (out / "titanic.md").read_text() == (RESULTS / "titanic.md").read_text()
     assert "| question | bits |" in (out / "leak.md").read_text()
-
-
