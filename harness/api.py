@@ -22,7 +22,7 @@ from harness.simulate.run_line import RunLine, Values
 from harness.simulate.run_one import Protection
 from harness.simulate.store import RESULTS
 from harness.simulate.store import Results as ResultFolder
-from harness.simulate.study_files import ALL_RUNS, StudyFile, parse_shard, read_study_file
+from harness.simulate.study_files import StudyFile, parse_shard, read_study_file
 from harness.simulate.summary import CaseSummary, SummaryRow, metric_figure, remarks_on, summarise_case, write_summary
 from harness.simulate.workers import RayCluster, computing_of
 from host.extensions import load_plugins
@@ -267,7 +267,7 @@ def simulate(
             jobs,
             computing=computing_of(ray, device or ("cpu" if ray is None else "auto"), None),
             requesters=_some(requesters, "requesters"),
-            shard=ALL_RUNS if shard is None else parse_shard(shard),
+            shard=None if shard is None else parse_shard(shard),
             cluster=ray,
         )
         lines = run_case(case, options, show)

@@ -133,7 +133,7 @@ def timed() -> Iterator[Callable[[], float]]:
 
 
 def program_versions() -> dict[str, str]:
-    return {one.name: one.version for one in versions()}
+    return versions()
 
 
 def line_of(kind: type[L], of: AttackedStudy, history: RunHistory, **found: Any) -> L:  # noqa: ANN401 - its fields

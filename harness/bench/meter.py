@@ -379,7 +379,7 @@ def facts(command: str) -> dict[str, Any]:
         "command": f"moiety lab bench {command}",
         "date": datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine(),
-        "versions": {one.name: one.version for one in versions()},
+        "versions": versions(),
     }
 
 

@@ -77,7 +77,7 @@ def report(result: DemoResult) -> str:
             "<code>docs/threat_model.md</code> says what changes otherwise. A seeded demo predicts every secret: it is "
             "for looking at, never for real data.</p>",
             "<h2>Versions</h2>",
-            table(("program", "version"), [(version.name, version.version) for version in result.versions]),
+            table(("program", "version"), [*result.versions.items()]),
             f'<p class="note">The demo took {result.seconds:.0f} seconds.</p>',
         ]
     )
@@ -127,7 +127,7 @@ def _study(study: StudyResult) -> str:
             "<h3>Settings</h3>",
             table(("setting", "value"), _settings(study)),
             "<h3>Processes</h3>",
-            table(("process", "id"), [(process.name, str(process.pid)) for process in study.processes]),
+            table(("process", "id"), [(name, str(pid)) for name, pid in study.processes.items()]),
         ]
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -14,16 +15,9 @@ from client_agent.learning.scores import MetricName, value_of
 from harness.datasets.site_data import SplitRow
 from harness.engine.history import RoundKind, RunHistory, alpha_series, distance_series, mean_and_error
 from harness.federation.federated_run import FederatedRun, Traffic
-from harness.versions import Version
 from host.frozen import Frozen
 from host.output_files import rewrite
 from protocol.messages.control import RuleName, Study
-
-
-@dataclass(frozen=True)
-class ProcessId:
-    name: str
-    pid: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ class StudyResult:
     split: tuple[SplitRow, ...]
     rules: tuple[RuleResult, ...]
     traffic: Traffic
-    processes: tuple[ProcessId, ...]
+    processes: Mapping[str, int]
     seeded: bool
 
     @property
@@ -107,7 +101,7 @@ class StudyResult:
 @dataclass(frozen=True)
 class DemoResult:
     studies: tuple[StudyResult, ...]
-    versions: tuple[Version, ...]
+    versions: Mapping[str, str]
     seconds: float
 
 
@@ -148,7 +142,7 @@ def shared_round_seconds(study: StudyResult) -> tuple[float, ...]:
     )
 
 
-def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> dict[str, Any]:
+def _study_summary(study: StudyResult, versions: Mapping[str, str]) -> dict[str, Any]:
     first, traffic = study.first, study.traffic
     shared = shared_round_seconds(study)
     return {
@@ -168,10 +162,10 @@ def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> dict[st
         "seconds_per_round": mean(shared),
         "seconds_lock_to_release": traffic.lock_to_release_s,
         "correlation_source": first.study.correlation_source,
-        "process_ids": {process.name: process.pid for process in study.processes},
+        "process_ids": study.processes,
         "tls_version": ", ".join(traffic.tls_versions),
         "seeds": first.seeds,
-        "versions": {version.name: version.version for version in versions},
+        "versions": versions,
         "rules": {result.rule.value: _rule_summary(result) for result in study.rules},
     }
 

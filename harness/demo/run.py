@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from harness.datasets.bundled import breast_cancer_five_hospitals, digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, describe
 from harness.demo.report import LiveRun, print_accuracies, print_split, write_report
-from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult, write_summary
+from harness.demo.results import DemoResult, RuleResult, StudyResult, write_summary
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, StudySettings, study_of
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_protected, run_rounds
@@ -119,7 +119,7 @@ class _Served:
 
     runs: tuple[tuple[Study, FederatedRun], ...]
     traffic: Traffic
-    processes: tuple[ProcessId, ...]
+    processes: Mapping[str, int]
     seeded: bool
 
 
@@ -188,8 +188,7 @@ def _serve(
                 runs.append((study, run_study(running, study, live.show)))
         traffic = measure(running, [run.history for _, run in runs], runs[0][0].parameters.dimension)
         running.stop()
-    processes = tuple(ProcessId(name, pid) for name, pid in pids.items())
-    return _Served(tuple(runs), traffic, processes, running.spec.seed is not None)
+    return _Served(tuple(runs), traffic, pids, running.spec.seed is not None)
 
 
 def _with_twins(

@@ -201,7 +201,7 @@ class Tally:
 
 
 def _versions() -> dict[str, str]:
-    return {one.name: one.version for one in versions()}
+    return versions()
 
 
 def _sum(before: dict[str, int], more: Counter[str]) -> dict[str, int]:

@@ -26,7 +26,7 @@ from harness.simulate.store import (
     require_same_code,
     require_unchanged,
 )
-from harness.simulate.study_files import ALL_RUNS, Shard, own_metrics, simulated_study
+from harness.simulate.study_files import own_metrics, simulated_study
 from harness.simulate.tuning import TUNING, Choice, TuningLine, choose, combinations
 from harness.simulate.workers import RayCluster, run_all
 from host.extensions import loaded_plugins
@@ -106,8 +106,8 @@ def _require_study(case: Case, variant: Variant, federation: Federation, protect
 class CaseOptions:
     """The command line's options about a case. None: as the case says, or all variants.
 
-    ``requesters``: names of sites, or ``each``. ``shard``: of all runs asked for, only this part is done. ``cluster``:
-    who does the runs, instead of ``jobs`` processes of this machine.
+    ``requesters``: names of sites, or ``each``. ``shard``: only the i-th of n parts of all runs, counted from 1.
+    ``cluster``: who does the runs, instead of ``jobs`` processes of this machine.
     """
 
     out: Path
@@ -120,7 +120,7 @@ class CaseOptions:
     checkpoint_every_s: float = 1.0
     computing: Computing = ON_CPU
     requesters: tuple[str, ...] | None = None
-    shard: Shard = ALL_RUNS
+    shard: tuple[int, int] | None = None
     cluster: RayCluster | None = None
 
     @property
@@ -179,9 +179,11 @@ class _CaseRun:
             for requester in requesters
             for variant in self.variants
         )
-        keys = self.options.shard.of(keys)
-        if not keys:
-            raise ConfigurationError(f"--shard: there are fewer than {self.options.shard.part} runs: take fewer parts")
+        if self.options.shard is not None:
+            part, parts = self.options.shard
+            keys = keys[part - 1 :: parts]
+            if not keys:
+                raise ConfigurationError(f"--shard: there are fewer than {part} runs: take fewer parts")
         planned = [
             self._planned(key, _settings(choices[key.variant], key.requester)) for key in keys if key not in done
         ]

@@ -22,7 +22,7 @@ from harness.simulate.options import StudyOptions
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import Results, append_line, read_lines
-from harness.simulate.study_files import ALL_RUNS, parse_names, parse_seeds, parse_shard, read_study_file
+from harness.simulate.study_files import parse_names, parse_seeds, parse_shard, read_study_file
 from harness.simulate.study_run import run_simulation
 from harness.simulate.summary import summarise_case, table_of, write_summary
 from harness.simulate.tuning import TUNING, TuningLine
@@ -83,7 +83,7 @@ def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
         asked.jobs,
         computing=computing_of(cluster, asked.device, asked.batched),
         requesters=parse_names(asked.requesters, "--requesters") if asked.requesters else None,
-        shard=parse_shard(asked.shard) if asked.shard else ALL_RUNS,
+        shard=parse_shard(asked.shard) if asked.shard else None,
         cluster=cluster,
     )
 

@@ -237,7 +237,7 @@ def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint[Any] | None
 
 
 def _about(planned: PlannedRun, erosion: ErosionApplies, data_digest: str) -> dict[str, Any]:
-    packages = {one.name: one.version for one in versions()}
+    packages = versions()
     variant, packaged, data = planned.variant, planned.packaged, planned.data.data
     rule = planned.study.rule.name.value if packaged is None else packaged.name
     brought = [] if packaged is None else [(Kind.RULE, packaged.name)]

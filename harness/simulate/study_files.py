@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import numpy as np
 import torch
@@ -187,24 +187,9 @@ def _score(name: str, function: Metric, outputs: object, targets: object) -> Sco
     return Score(name=name, value=value if finite else None, reason="" if finite else "it gave no finite number")
 
 
-T = TypeVar("T")
 MOST_SEEDS: Final = 10_000
 _SEEDS: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The ``part``-th of ``parts`` of all runs, counted from 1; every run is in exactly one part."""
-
-    part: int = 1
-    parts: int = 1
-
-    def of(self, runs: Sequence[T]) -> tuple[T, ...]:
-        return tuple(runs[self.part - 1 :: self.parts])
-
-
-ALL_RUNS: Final = Shard()
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -225,12 +210,12 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def parse_shard(text: str) -> Shard:
-    """``2/5``. Raises: ConfigurationError"""
+def parse_shard(text: str) -> tuple[int, int]:
+    """``2/5``: which part, counted from 1, and of how many. Raises: ConfigurationError"""
     found = _SHARD.fullmatch(text.strip())
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise ConfigurationError(f"--shard: found {text!r}; give i/n, such as 2/5 for the second of five parts")
-    return Shard(int(found[1]), int(found[2]))
+    return int(found[1]), int(found[2])
 
 
 def parse_names(text: str, option: str) -> tuple[str, ...]:

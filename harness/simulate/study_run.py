@@ -157,7 +157,7 @@ def run_simulation(
         data=data,
         accuracy=Accuracy.of(tuple(_last(history, metric) for history in histories)),
         runs=tuple(_seed_result(history) for history in histories),
-        versions={one.name: one.version for one in versions()},
+        versions=versions(),
         metric=metric,
     )
 

@@ -8,12 +8,11 @@ from functools import lru_cache
 from client_agent.site.events import RoundEnd, RoundRecord
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.site_data import describe
-from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
+from harness.demo.results import DemoResult, RuleResult, StudyResult
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind, RunHistory
 from harness.engine.loop import run_protected
 from harness.federation.federated_run import FederatedRun, Traffic
-from harness.versions import Version
 from protocol.messages.control import RuleName, Study
 from tests.kit.small_runs import run_plain
 
@@ -80,7 +79,7 @@ def demo_result() -> DemoResult:
         split=describe(data),
         rules=tuple(rule_result(rule) for rule in (RuleName.WEIGHT_EROSION, RuleName.FEDAVG, RuleName.LOCAL)),
         traffic=TRAFFIC,
-        processes=(ProcessId("operator-a", 101), ProcessId("operator-b", 102)),
+        processes={"operator-a": 101, "operator-b": 102},
         seeded=True,
     )
-    return DemoResult((study,), (Version("python", "3.11"),), 12.0)
+    return DemoResult((study,), {"python": "3.11"}, 12.0)

@@ -20,7 +20,7 @@ from harness.simulate.command import merge_results
 from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import RESULTS, Results, code_digest, digest_of_code
-from harness.simulate.study_files import Shard, parse_shard
+from harness.simulate.study_files import parse_shard
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
 from tests.kit.cases import case_text, variant
@@ -46,7 +46,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     folder = tmp_path_factory.mktemp("shards")
     found = tuple(folder / str(part) for part in (1, 2, 3, 4))
     for part, out in enumerate(found, 1):
-        run_case(case(), CaseOptions(out, shard=Shard(part, 4)))
+        run_case(case(), CaseOptions(out, shard=(part, 4)))
     return found
 
 
