@@ -124,14 +124,14 @@ def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tags", [False, True])
-def test_a_whole_round_over_processes_gives_every_figure(tags: bool, tmp_path: Path) -> None:
-    result = benchmark_round(5000, 3, tmp_path, tags=tags)
+def test_a_whole_round_over_processes_gives_every_figure(tmp_path: Path) -> None:
+    """With tags; one without is in the benchmark of CKKS."""
+    result = benchmark_round(5000, 3, tmp_path, tags=True)
     assert result.bytes_between_servers_per_parameter >= 8.0
     assert result.bytes_up_per_parameter > 8.0
     cpu = result.cpu_ns_per_parameter_contributor
-    assert min(cpu.distances, cpu.sum, cpu.ingest, cpu.output, result.agent_cpu_ns_per_parameter) > 0
-    assert (cpu.tags > 0) is ("tags" in result.seconds_by_phase) is tags
+    assert min(cpu.distances, cpu.sum, cpu.ingest, cpu.output, cpu.tags, result.agent_cpu_ns_per_parameter) > 0
+    assert "tags" in result.seconds_by_phase
     assert result.seconds == sum(result.seconds_by_phase.values())
     assert list(tmp_path.iterdir()) == []  # nothing stays behind
 

@@ -42,6 +42,8 @@ def test_one_run_writes_what_was_asked_for(tmp_path: Path) -> None:
     # 8,159 coordinates and the weight are exactly eight ciphertexts: 10.102 bytes a value, and header, tag and weight
     assert 10.102 < found["bytes_up_per_parameter"] < 10.12
     assert found["shares"]["bytes_up_per_parameter"] > 8
+    assert found["shares"]["cpu_ns_per_parameter_contributor"]["tags"] == 0
+    assert "tags" not in found["shares"]["seconds_by_phase"]
     assert "- ring degree: 2,048" in done.output
 
 

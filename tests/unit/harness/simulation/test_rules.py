@@ -230,10 +230,3 @@ def test_the_documented_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         far = [distance is not None and norm is not None and distance > 2.5 * norm for distance, norm in pairs]
         assert list(weights) == [0.0 if any(far[: number + 1]) else 1.0 for number in range(3)]
     assert {weight for weights in line.alpha.values() for weight in weights} == {0.0, 1.0}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("package")
-def test_other_processes_find_the_package_too(tmp_path: Path) -> None:
-    lines = run_case(packaged_case(table="seeds = [0, 1]"), CaseOptions(tmp_path / "out", jobs=2))
-    assert [(line.seed, line.rule) for line in lines] == [(0, "acme-rules:eroding"), (1, "acme-rules:eroding")]
