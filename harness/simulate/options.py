@@ -142,7 +142,5 @@ class SimilarityOptions:
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
     protection: Annotated[ProtectionName, typer.Option(help="secure: only the losses open.")] = "secure"
-    study: Annotated[Path | None, typer.Option(help="A study file: rank with its model (plain only).")] = None
     clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0
-    yes: Annotated[bool, typer.Option("--yes", help="Accept what the plain variant discloses.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False

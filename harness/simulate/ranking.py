@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -13,28 +12,18 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from client_agent.cli.tables import console as console_for
-from client_agent.learning.data import Examples
-from client_agent.learning.evaluation import Evaluation, evaluate
-from client_agent.learning.flat_vector import load_vector, model_vector
-from client_agent.learning.models import build_model
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
-from client_agent.learning.sampling import site_seed
-from client_agent.learning.study_file import checked_study_table
-from client_agent.learning.trainer import train_round
 from client_agent.study.ranking import losses_of
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import SiteData
 from harness.engine.protected_sum import Measuring, correlations_from
-from harness.engine.updates import CPU
 from harness.simulate.options import SimilarityOptions
 from harness.simulate.run_one import Protection
-from harness.simulate.study_files import read_study_file, simulated_study
 from host.frozen import Frozen
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import Ring, derive
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.messages.control import RankingSpec, Study
+from protocol.messages.control import RankingSpec
 from protocol.mpc import measurement, sketch
 from protocol.parameters import Needs, StudyParameters
 from protocol.ranking import (
@@ -48,7 +37,6 @@ from protocol.ranking import (
     ranked,
     ranking_parameters,
 )
-from protocol.shared_model import plain_step
 from protocol.sharing import Share, Side
 
 
@@ -129,25 +117,7 @@ def _both(values: Ring, seed: bytes) -> dict[Side, Share]:
     return {Side.A: seed_share, Side.B: vector_share}
 
 
-def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples) -> Evaluation:
-    """The study's model after its rounds on one site's data alone, on the requester's examples."""
-    model = build_model(study.model, seed)
-    vector = model_vector(model)
-    for number in range(1, study.rounds + 1):
-        load_vector(model, vector)
-        trained = train_round(
-            model, site.train, study.training, round=number, seed=site_seed(seed, site.name), device=CPU
-        )
-        vector = plain_step(vector, trained.update, study.training.server_learning_rate)
-    load_vector(model, vector)
-    return evaluate(model, judged, CPU)
-
-
 DEFAULTS: Final = RankingSpec()
-PLAIN_DISCLOSES: Final = (
-    "In the plain variant every site gives its own trained model to the requester as it is: the requester learns the "
-    "model, and whatever can be read out of a model about the patients that it was trained on. Nothing is encrypted."
-)
 
 
 class SiteRank(Frozen):
@@ -175,36 +145,15 @@ class Ranking(Frozen):
     sites: tuple[SiteRank, ...]
 
 
-def rank(
-    request: DataRequest,
-    *,
-    secure: bool,
-    study: Path | None = None,
-    clip_norm: float = DEFAULTS.clip_norm,
-) -> Ranking:
-    """``study`` is the model of the plain variant; None is ridge regression, which the secure variant always takes.
-
-    Raises: ConfigurationError, UnusableUpdate
-    """
+def rank(request: DataRequest, *, secure: bool, clip_norm: float = DEFAULTS.clip_norm) -> Ranking:
+    """Rank by ridge regression, as sites do. Raises: ConfigurationError, UnusableUpdate"""
     federation = load_data(request)
     requester, classes = federation.requester, len(federation.class_names)
     judging = judging_form(requester.train, requester.validation, classes)
-    model: str = "ridge regression"
+    vectors = {s.name: predictor(ridge_model(s.train, classes, DEFAULTS.penalty)) for s in federation.sites}
+    losses = {name: judging.form.loss(vector) for name, vector in vectors.items()}
     bound: float | None = None
     failed: tuple[str, ...] = ()
-    if study is not None:
-        if secure:
-            raise ConfigurationError(
-                "--study: only linear models can be ranked securely; leave it out, or give --protection plain"
-            )
-        file = read_study_file(study)
-        table = checked_study_table(file.tables, file.source)
-        chosen = simulated_study(table, file.source, federation, request.seed)
-        model = chosen.model.kind
-        losses = {s.name: loss_of_own_model(chosen, s, request.seed, judging.examples).loss for s in federation.sites}
-    else:
-        vectors = {s.name: predictor(ridge_model(s.train, classes, DEFAULTS.penalty)) for s in federation.sites}
-        losses = {name: judging.form.loss(vector) for name, vector in vectors.items()}
     if secure:
         others = {name: vector for name, vector in vectors.items() if name != requester.name}
         seed = derive(bytes(32), f"moiety rank {request.seed}")
@@ -217,7 +166,7 @@ def rank(
         data=federation.title,
         requester=requester.name,
         protection="secure" if secure else "plain",
-        model=model,
+        model="ridge regression",
         judged_on=judging.judged_on,
         own_loss=losses[requester.name],
         error_bound=bound,
@@ -234,20 +183,12 @@ def print_ranking(asked: SimilarityOptions) -> None:
     if protection is Protection.CKKS:
         raise ConfigurationError("--protection ckks adds updates and ranks no models; take secure, or plain")
     secure = protection is Protection.SECURE
-    if not secure:
-        _confirm(asked.yes)
     request = DataRequest(asked.data, asked.seed, asked.split, asked.sites, asked.requester, folder=asked.folder)
-    ranking = rank(request, secure=secure, study=asked.study, clip_norm=asked.clip_norm)
+    ranking = rank(request, secure=secure, clip_norm=asked.clip_norm)
     if asked.as_json:
         typer.echo(ranking.model_dump_json())
     else:
         console_for(stderr=False).print(_table(ranking))
-
-
-def _confirm(yes: bool) -> None:
-    typer.echo(PLAIN_DISCLOSES, err=True)
-    if not yes and not typer.confirm("Go on?", err=True):
-        raise ConfigurationError("the plain variant was not accepted; give --yes, or --protection secure")
 
 
 def _table(ranking: Ranking) -> Table:
