@@ -12,61 +12,12 @@ from matplotlib.figure import Figure as PlotFigure
 from rich.table import Table
 
 from client_agent.learning.scores import MetricName, words_of
-from client_agent.site.events import Reward, rewards_in
 from harness.engine.history import RunEnd, mean_and_error
 from harness.simulate.charts import DISTANCES, curve_rows, curved, drawn, of_variant, over_rounds_rows, similarity_rows
 from harness.simulate.run_line import RunLine, Values
 from host.frozen import Frozen
 from host.output_files import rewrite
-from protocol.messages.control import RuleName
 from protocol.text import counted
-
-_RELEASED: Final = "released"
-_SELF_WEIGHTED: Final = frozenset(name.value for name in RuleName if name.self_weighted)
-
-
-class SiteReward(Frozen):
-    """One site's part in the released sums of one variant at one requester, whose own weight is 1 in every sum.
-
-    ``rounds`` and ``weights`` are means over seeds; ``weights`` is None where every site weighs itself, since nobody
-    else learns such a weight.
-    """
-
-    variant: str
-    requester: str
-    site: str
-    rounds: float
-    weights: float | None
-
-
-def rewards_of(lines: Sequence[RunLine]) -> tuple[SiteReward, ...]:
-    """Return the rewards over runs of any variants and requesters; sites that were in no sum are left out.
-
-    A run in which a site was in no sum counts with 0.
-    """
-    found: list[SiteReward] = []
-    for variant, requester in dict.fromkeys((line.variant, line.requester) for line in lines):
-        runs = [line for line in lines if (line.variant, line.requester) == (variant, requester)]
-        given = [{reward.site: reward for reward in rewards_in(_sums(line))} for line in runs]
-        for name in dict.fromkeys(name for rewards in given for name in rewards):
-            of = [rewards.get(name, Reward(site=name, rounds=0, weights=0.0)) for rewards in given]
-            weights = [reward.weights for reward in of if reward.weights is not None]
-            rounds, weight = mean(reward.rounds for reward in of), mean(weights) if len(weights) == len(of) else None
-            found.append(SiteReward(variant=variant, requester=requester, site=name, rounds=rounds, weights=weight))
-    return tuple(found)
-
-
-def _sums(line: RunLine) -> list[dict[str, float | None]]:
-    """Every released sum's weights, the requester first; 1 for all of a baseline's, which hands out no list."""
-    known = line.rule not in _SELF_WEIGHTED
-    alike = (1.0,) * len(line.kind)
-    return [
-        {line.requester: 1.0 if known else None}
-        | {name: (line.weight.get(name, alike)[place] or 0.0) if known else None for name in names}
-        for place, (kind, names) in enumerate(zip(line.kind, line.took_part, strict=True))
-        if kind == _RELEASED
-    ]
-
 
 COMPLETED: Final = RunEnd.COMPLETED.value
 _FAILED: Final = "failed"
@@ -118,7 +69,6 @@ class CaseSummary(Frozen):
     protection: str
     seeds: tuple[int, ...]
     rows: tuple[SummaryRow, ...]
-    rewards: tuple[SiteReward, ...]
     versions: dict[str, str]
     judged_by: MetricName = MetricName.ACCURACY
 
@@ -135,7 +85,6 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
         protection=lines[0].protection,
         seeds=tuple(sorted({line.seed for line in lines})),
         rows=tuple(rows),
-        rewards=rewards_of(lines),
         versions=lines[-1].versions,
         judged_by=lines[0].judged_by,
     )

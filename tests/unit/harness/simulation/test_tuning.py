@@ -332,25 +332,6 @@ def test_distances_are_drawn_over_rounds_or_over_the_requesters_views(tmp_path: 
     assert ">west asks<" in (tmp_path / "distances_erosion.svg").read_text()
 
 
-def test_rewards_are_rounds_and_weights_in_released_sums(tmp_path: Path) -> None:
-    given = {
-        "kind": ("released", "skipped", "released", "alone"),
-        "took_part": (("west", "east"), ("west",), ("west",), ()),
-        "weight": {"west": (1.0, 1.0, 0.5, None), "east": (1.0, 1.0, 0.25, None)},
-    }
-    first = result_line("erosion", "north", 0, (0.5,) * 4).model_copy(update=given)
-    second = first.model_copy(update={"seed": 1, "took_part": (("west",), (), ("west", "east"), ())})
-    found = {one.site: (one.rounds, one.weights) for one in summarise_case([first, second]).rewards}
-    assert found == {"north": (2, 2), "west": (2, 1.5), "east": (1, (1 + 0.25) / 2)}
-    secret = [one.model_copy(update={"rule": "wfedavg"}) for one in (first, second)]
-    assert {one.weights for one in summarise_case(secret).rewards} == {None}
-    baseline = [one.model_copy(update={"rule": "ditto", "weight": {}}) for one in (first, second)]
-    alike = {one.site: (one.rounds, one.weights) for one in summarise_case(baseline).rewards}
-    assert alike == {"north": (2, 2), "west": (2, 2), "east": (1, 1)}
-    alone = first.model_copy(update={"kind": ("alone",) * 4})
-    assert summarise_case([alone]).rewards == ()
-
-
 def test_the_weights_of_many_contributors_are_drawn_as_their_mean(tmp_path: Path) -> None:
     many = {f"site-{n}": (1.0, 1 - n / 20) for n in range(12)}
     lines = [result_line("erosion", "north", 0, (0.5, 0.6), many)]
