@@ -265,7 +265,7 @@ def simulate(
             _some(only, "only"),
             Protection(protection),
             jobs,
-            computing=computing_of(ray, device or ("cpu" if ray is None else "auto"), None),
+            computing=computing_of(ray, device or ("cpu" if ray is None else "auto")),
             requesters=_some(requesters, "requesters"),
             shard=None if shard is None else parse_shard(shard),
             cluster=ray,

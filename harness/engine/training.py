@@ -26,7 +26,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector, pick_device
+from client_agent.learning.flat_vector import Vector
 from client_agent.learning.layers import personal_parameters, shared_parameters
 from client_agent.learning.losses import inverse_frequency, task_loss
 from client_agent.learning.plugin import Plugin
@@ -53,10 +53,9 @@ class Computing:
     batched: bool
 
     @classmethod
-    def chosen(cls, device: str, batched: bool | None) -> Computing:
-        """Read the command line's words; None: batched on a GPU only. Raises: ConfigurationError"""
-        picked = pick_device(device)
-        return cls(picked, picked.type == "cuda" if batched is None else batched)
+    def on(cls, device: torch.device) -> Computing:
+        """Batched on a GPU alone: on a CPU that saves no time."""
+        return cls(device, batched=device.type == "cuda")
 
     def __str__(self) -> str:
         """Name the way of computing for a result line: runs computed in different ways differ in their last bits."""

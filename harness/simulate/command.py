@@ -73,7 +73,7 @@ class CaseBar:
 
 
 def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
-    cluster = cluster_of(asked.engine, asked.address, asked.jobs, asked.cpus_per_run, asked.gpus_per_run)
+    cluster = cluster_of(asked.address, asked.cpus_per_run, asked.gpus_per_run)
     return CaseOptions(
         out,
         Path(asked.data) if asked.data else None,
@@ -81,7 +81,7 @@ def _case_options(asked: StudyOptions, out: Path) -> CaseOptions:
         parse_names(asked.only, "--only") if asked.only else None,
         Protection(asked.protection),
         asked.jobs,
-        computing=computing_of(cluster, asked.device, asked.batched),
+        computing=computing_of(cluster, asked.device),
         requesters=parse_names(asked.requesters, "--requesters") if asked.requesters else None,
         shard=parse_shard(asked.shard) if asked.shard else None,
         cluster=cluster,

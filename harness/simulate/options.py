@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 ProtectionName = Literal["plain", "secure", "ckks"]
-EngineName = Literal["processes", "ray"]
 
 
 def _list_studies(wanted: bool) -> None:
@@ -57,11 +56,8 @@ class StudyOptions:
     ] = "plain"
     only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None
     jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1
-    engine: Annotated[
-        EngineName, typer.Option(help="A case: processes of this machine, or tasks of a Ray cluster (extra scale).")
-    ] = "processes"
     address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster; without: one of this machine alone, --jobs CPUs large.")
+        str | None, typer.Option(help="A case: runs are tasks of the Ray cluster at HEAD:PORT (extra scale).")
     ] = None
     cpus_per_run: Annotated[float | None, typer.Option(help="What a run asks of the Ray cluster. [1]")] = None
     gpus_per_run: Annotated[float | None, typer.Option(help="Likewise; 0.25: four runs share one. [0]")] = None
@@ -82,13 +78,6 @@ class StudyOptions:
         str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
     ] = None
     device: Annotated[str, typer.Option(help="A case: auto, cpu, cuda or cuda:N; plain local SGD only.")] = "auto"
-    batched: Annotated[
-        bool | None,
-        typer.Option(
-            "--batched/--one-by-one",
-            help="A case: all sites' steps of a round in one call; by default on a GPU only.",
-        ),
-    ] = None
     plugin: Annotated[
         list[Path] | None,
         typer.Option(help="A case: a Python file with RULES, DATASETS, MODELS, METRICS of your own; may be repeated."),

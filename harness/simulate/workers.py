@@ -27,10 +27,10 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import torch
 
+from client_agent.learning.flat_vector import pick_device
 from harness.datasets.public_data import DATA_VARIABLE
 from harness.datasets.registry import path_of
-from harness.engine.training import ON_CPU, Computing
-from harness.simulate.options import EngineName
+from harness.engine.training import Computing
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, execute, forget_data
 from harness.simulate.store import code_digest
@@ -44,14 +44,13 @@ Lines: TypeAlias = Iterator[tuple[PlannedRun, RunLine]]
 
 @dataclass(frozen=True)
 class RayCluster:
-    """``address`` of a cluster that runs already; None: one of this machine alone, of ``cpus`` CPUs, for as long.
+    """A cluster that runs already, by its address.
 
     A run is a task that asks for ``cpus_per_run`` and ``gpus_per_run``: whole numbers, or parts of one that several
     runs share. Ray has no more runs under way than the cluster has of them.
     """
 
-    address: str | None = None
-    cpus: int = 1
+    address: str
     cpus_per_run: float = 1.0
     gpus_per_run: float = 0.0
 
@@ -60,34 +59,28 @@ _WHOLE: Final = 1.0
 _MOST: Final = 10_000
 
 
-def cluster_of(
-    engine: EngineName, address: str | None, cpus: int, cpus_per_run: float | None, gpus_per_run: float | None
-) -> RayCluster | None:
+def cluster_of(address: str | None, cpus_per_run: float | None, gpus_per_run: float | None) -> RayCluster | None:
     """Read the command line's words; None: processes of this machine. Raises: ConfigurationError"""
-    if engine == "processes":
-        for name, found in (("--address", address), ("--cpus-per-run", cpus_per_run), ("--gpus-per-run", gpus_per_run)):
-            if found is not None:
-                raise ConfigurationError(f"{name} is of a Ray cluster: give --engine ray besides")
-        return None
-    asked = {"--cpus-per-run": cpus_per_run, "--gpus-per-run": gpus_per_run}
-    for name, number in asked.items():
+    for name, number in (("--cpus-per-run", cpus_per_run), ("--gpus-per-run", gpus_per_run)):
+        if number is not None and address is None:
+            raise ConfigurationError(f"{name} is of a Ray cluster: give its --address besides")
         if number is not None and not (0 <= number <= _WHOLE or number in range(1, _MOST)):
             raise ConfigurationError(f"{name}: found {number}; give a part of one, or a whole number")
-    return RayCluster(address, cpus, 1.0 if cpus_per_run is None else cpus_per_run, gpus_per_run or 0.0)
+    if address is None:
+        return None
+    return RayCluster(address, 1.0 if cpus_per_run is None else cpus_per_run, gpus_per_run or 0.0)
 
 
-def computing_of(cluster: RayCluster | None, device: str, batched: bool | None) -> Computing:
+def computing_of(cluster: RayCluster | None, device: str) -> Computing:
     """Return where runs train: on this machine's ``device``, or on what a cluster gives a run, which need not be here.
 
     Raises: ConfigurationError
     """
     if cluster is None:
-        return Computing.chosen(device, batched)
+        return Computing.on(pick_device(device))
     if device != "auto":
         raise ConfigurationError(f"--device {device}: a Ray cluster gives a run its device; say --gpus-per-run instead")
-    if cluster.gpus_per_run:
-        return Computing(torch.device("cuda"), batched is None or batched)
-    return Computing(ON_CPU.device, bool(batched))
+    return Computing.on(torch.device("cuda" if cluster.gpus_per_run else "cpu"))
 
 
 _POLL_S: Final = 0.5
@@ -206,7 +199,6 @@ def _execute_in_process(planned: PlannedRun) -> RunLine:
     return execute(planned, tell)
 
 
-_OBJECT_STORE_BYTES: Final = 100_000_000
 _AGAIN_AFTER_A_LOST_MACHINE: Final = 5
 
 
@@ -302,23 +294,15 @@ class _Rounds:
 
 @contextmanager
 def _connected(cluster: RayCluster) -> Iterator[Any]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else a local cluster reports what it does to Ray's makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else a cluster that begins here reports to Ray's makers
     try:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError:
-        raise ConfigurationError("--engine ray needs Ray: pip install 'moiety[scale]'") from None
-    own: dict[str, object] = {
-        "num_cpus": cluster.cpus,
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-    }
-    given: dict[str, object] = {"address": "local", **own} if cluster.address is None else {"address": cluster.address}
+        raise ConfigurationError("--address needs Ray: pip install 'moiety[scale]'") from None
     try:
-        ray.init(log_to_driver=False, configure_logging=False, **given)
+        ray.init(cluster.address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.AuthenticationError) as error:
         reason = str(error).strip().splitlines()[0]
-        if cluster.address is None:
-            raise ConfigurationError(f"--engine ray: no Ray cluster of this machine starts: {reason}") from None
         raise ConfigurationError(
             f"--address {cluster.address}: no Ray cluster is reached there: {reason}; is it started, and is "
             "RAY_AUTH_MODE=token set here, with its token in ~/.ray/auth_token or at RAY_AUTH_TOKEN_PATH?"

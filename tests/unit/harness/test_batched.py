@@ -16,6 +16,7 @@ from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Attendance, Conditions
 from harness.engine.training import ON_CPU, Batched, Computing, TrainedSites, batchable, repeated
+from harness.simulate.workers import computing_of
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import ModelSpec, RuleName, TaskKind, TaskSpec, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
@@ -198,7 +199,7 @@ def test_a_batched_update_that_is_no_number_is_refused_too() -> None:
 
 
 def test_what_the_command_line_chooses() -> None:
-    assert Computing.chosen("cpu", None) == ON_CPU
-    assert (str(Computing.chosen("cpu", True)), str(ON_CPU)) == ("cpu, batched", "cpu")
+    assert computing_of(None, "cpu") == ON_CPU
+    assert (str(Computing(CPU, batched=True)), str(ON_CPU)) == ("cpu, batched", "cpu")
     with pytest.raises(ConfigurationError, match="allowed are auto, cpu, cuda"):
-        Computing.chosen("tpu", None)
+        computing_of(None, "tpu")

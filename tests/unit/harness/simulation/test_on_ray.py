@@ -130,7 +130,7 @@ def test_other_code_in_the_cluster_is_refused(
 def test_a_killed_command_goes_on_where_it_stopped_and_leaves_no_run_behind(tmp_path: Path, started: _Started) -> None:
     case = case_file(tmp_path, rounds=200)
     run_case(read_case(case), CaseOptions(tmp_path / "one", only=("weight_erosion",)))
-    words = f"-m moiety simulate {case} --only weight_erosion --out {tmp_path / 'many'} --engine ray --address"
+    words = f"-m moiety simulate {case} --only weight_erosion --out {tmp_path / 'many'} --address"
     command = [sys.executable, *words.split(), str(started.cluster.address)]
     first = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert until(lambda: bool(list((tmp_path / "many" / "partial").glob("*.json"))), 100.0)
@@ -165,23 +165,23 @@ def test_a_machine_refuses_other_code_and_data_that_do_not_fit(tmp_path: Path, m
 def test_without_ray_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'moiety\[scale\]'"):
-        run_case(read_case(case_file(tmp_path)), CaseOptions(tmp_path / "out", cluster=RayCluster()))
+        run_case(read_case(case_file(tmp_path)), CaseOptions(tmp_path / "out", cluster=RayCluster("head:6379")))
 
 
 def test_words_of_a_cluster_are_refused_without_one() -> None:
-    assert cluster_of("processes", None, 2, None, None) is None
-    assert cluster_of("ray", "head:6379", 2, None, 0.25) == RayCluster("head:6379", 2, 1.0, 0.25)
-    for asked in (("head:6379", None, None), (None, 1.0, None), (None, None, 0.5)):
-        with pytest.raises(ConfigurationError, match="give --engine ray besides"):
-            cluster_of("processes", asked[0], 1, asked[1], asked[2])
+    assert cluster_of(None, None, None) is None
+    assert cluster_of("head:6379", None, 0.25) == RayCluster("head:6379", 1.0, 0.25)
+    for asked in ((1.0, None), (None, 0.5)):
+        with pytest.raises(ConfigurationError, match="give its --address besides"):
+            cluster_of(None, *asked)
     for parts in (-1.0, 1.5, float("nan")):
         with pytest.raises(ConfigurationError, match="--gpus-per-run: found"):
-            cluster_of("ray", None, 1, None, parts)
+            cluster_of("head:6379", None, parts)
 
 
 def test_a_cluster_says_what_a_run_trains_on() -> None:
-    shared = computing_of(RayCluster("head:6379", gpus_per_run=0.25), "auto", None)
+    shared = computing_of(RayCluster("head:6379", gpus_per_run=0.25), "auto")
     assert (shared.device.type, shared.batched) == ("cuda", True)
-    assert computing_of(RayCluster("head:6379"), "auto", None).device.type == "cpu"
+    assert computing_of(RayCluster("head:6379"), "auto").device.type == "cpu"
     with pytest.raises(ConfigurationError, match="--gpus-per-run instead"):
-        computing_of(RayCluster("head:6379"), "cuda:1", None)
+        computing_of(RayCluster("head:6379"), "cuda:1")
