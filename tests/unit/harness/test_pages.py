@@ -39,15 +39,18 @@ def test_every_file_is_on_a_page_and_every_plot_has_its_series() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("survival_c_index", "titanic_age_some_model", "heart_disease_similarity", "robustness_poisoning_matrix"),
+        *("titanic_age_some_model", "heart_disease_similarity", "robustness_poisoning_matrix"),
         *("privacy_records", "privacy_isolation", "does_it_pay_ratios"),
     ],
 )
-def test_a_plot_is_the_same_bytes_for_the_same_numbers(name: str) -> None:
-    path = DATA / "plots" / f"{name}.csv"
-    drawn = PLOTS[name].svg(path)
-    assert drawn.startswith("<svg")
-    assert drawn == PLOTS[name].svg(path)
+def test_every_kind_of_plot_is_drawn(name: str) -> None:
+    assert PLOTS[name].svg(DATA / "plots" / f"{name}.csv").startswith("<svg")
+
+
+def test_a_plot_is_the_same_bytes_for_the_same_numbers() -> None:
+    first, again = (PLOTS["survival_c_index"].svg(DATA / "plots" / "survival_c_index.csv") for _ in range(2))
+    assert first.startswith("<svg")
+    assert first == again
 
 
 def test_a_page_is_filled_between_its_markers_and_its_text_stays(tmp_path: Path) -> None:
