@@ -89,6 +89,13 @@ class StudyOptions:
     ] = False
 
 
+Data = Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")]
+Split = Annotated[str, typer.Option(help="Which split of it.")]
+Sites = Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")]
+Folder = Annotated[Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")]
+Seed = Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")]
+
+
 @dataclass(frozen=True)
 class SummaryOptions:
     """Sum the tables of all sites: counts, means, SDs and histograms.
@@ -98,13 +105,11 @@ class SummaryOptions:
     Example: moiety simulate summary breast_cancer --sites 4
     """
 
-    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
-    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
-    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
-    folder: Annotated[
-        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    data: Data = "breast_cancer"
+    split: Split = ""
+    sites: Sites = None
+    folder: Folder = None
+    seed: Seed = 0
     protection: Annotated[ProtectionName, typer.Option(help="secure: shares at two servers; plain: added up.")] = (
         "secure"
     )
@@ -122,14 +127,12 @@ class SimilarityOptions:
     Example: moiety simulate rank heart_disease --data DATA --requester cleveland
     """
 
-    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
-    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
-    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
+    data: Data = "breast_cancer"
+    split: Split = ""
+    sites: Sites = None
     requester: Annotated[str | None, typer.Option(help="The site whose data the models are judged on.")] = None
-    folder: Annotated[
-        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    folder: Folder = None
+    seed: Seed = 0
     protection: Annotated[ProtectionName, typer.Option(help="secure: only the losses open.")] = "secure"
     clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0
     as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False
