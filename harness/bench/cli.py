@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_CACHE: Final = Path("~/.cache/moiety-peers")
 """Folder of other systems' environments unless a command names another."""
 _LONGEST_DELAY_MS: Final = 5000
+_LEAST_OF_A_RING: Final = 65_536
 Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
 Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
 OutFile = Annotated[Path | None, typer.Option(callback=writable, help="Write the figures there.")]
@@ -169,3 +170,30 @@ def shards(
         raise typer.BadParameter(f"--workers {workers}: give numbers above 0, such as 1,2,4")
     result = benchmark_shards(parameters, shares, counts, range_parameters, folder)
     _finish(result, out)
+
+
+@app.command("variant")
+def variant(
+    kind: Annotated[Literal["tags", "ring"], typer.Argument(help="tags of sums, or the ring of 48 bits.")],
+    parameters: Annotated[int, typer.Option(min=1, help="D; ring rounds it down to pieces of 65,536.")] = 10**6,
+    repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
+    out: OutFile = None,
+) -> None:
+    """Measure what tags, or the ring of 48 bits, cost each party.
+
+    tags: what they add where a site splits, and opens a sum. ring: a study's work beside that in the ring of 64 bits,
+    and how often lifting a sketch errs.
+
+    Example: moiety lab bench variant tags --parameters 1000000
+    """
+    from harness.bench.ring import benchmark_ring
+    from harness.bench.tags import benchmark_tags
+
+    if kind == "tags":
+        tags = benchmark_tags(parameters, repeats)
+        _finish(tags, out)
+    elif parameters < _LEAST_OF_A_RING:
+        raise typer.BadParameter(f"the ring is measured on {_LEAST_OF_A_RING} or more", param_hint="--parameters")
+    else:
+        ring = benchmark_ring(parameters, repeats)
+        _finish(ring, out)

@@ -55,6 +55,13 @@ def cpu_ns(pid: int) -> int:
     )
 
 
+def cpu_ns_each(work: Callable[[], object], times: int) -> float:
+    """CPU time that this process takes for some work, over so many."""
+    begun = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - begun) / times
+
+
 def _clock_of(pid: int) -> int:
     """The clock id of another process's CPU time, as clock_getcpuclockid(3) makes it."""
     return (~pid << 3) | _CPU_CLOCK
@@ -282,7 +289,7 @@ class Figures(Frozen):
             value, words = getattr(self, name), name.replace("_", " ")
             if not field.repr or _is_series(value):
                 continue
-            if isinstance(value, Figures):
+            if isinstance(value, Figures) and not isinstance(value, Spread):
                 found |= {f"{words}, {one}": text for one, text in value.shown().items()}
             else:
                 found[words] = _shown(value)
@@ -326,6 +333,22 @@ class Benchmark(Figures):
         tables = [figures_table(one).rstrip() for one in every if _is_series(one)]
         parts = (f"## {self.TITLE.format(**dict(self))}", TEXTS.get(self.KIND, "").strip(), listed, *tables)
         return "\n\n".join(filter(None, parts)) + "\n"
+
+
+class Spread(Figures):
+    """The median of the repeats, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        low, median, high = np.quantile(np.asarray(values, dtype=np.float64), (0.25, 0.5, 0.75))
+        return cls(median=float(median), low=float(low), high=float(high))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
 class ServerCpu(Figures):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.bench.synthetic import parameters_for, update_of
 from protocol import release
-from protocol.arithmetic.fixed_point import clip, encode, packed, unpacked
-from protocol.arithmetic.ring import Ring, Signed, derive, lifted, to_signed
+from protocol.arithmetic.fixed_point import packed, unpacked
+from protocol.arithmetic.ring import Ring, derive, lifted, to_signed
 from protocol.errors import ProtocolViolation
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.parameters import StudyParameters
@@ -119,40 +116,3 @@ def test_a_share_that_a_server_reads_wrong_fails_the_range_check():
     true = to_signed(lifted(a + b, 48)).tolist()
     assert true == [-4, 0, 0, 0]
     assert to_signed(parts[0] + parts[1]).tolist() == [2**48 - 4, 0, 0, 0]
-
-
-def lift_errors(entries: Signed, bits: int, trials: int, rng: np.random.Generator) -> tuple[int, float]:
-    """In how many fresh sharings in a ring of ``bits``, each share lifted by itself, any entry is wrong; and expected.
-
-    For y = a + b modulo 2^bits with a uniform, a + b is y exactly unless the reading of b leaves the ring, which |y| of
-    the 2^bits values of a make it do.
-    """
-    half, whole, erred = 1 << (bits - 1), 1 << bits, 0
-    for _ in range(trials):
-        a = rng.integers(-half, half, size=entries.size, dtype=np.int64)
-        b = (entries - a + half) % whole - half  # as B reads its share, signed
-        erred += bool(np.any(a + b != entries))
-    return erred, trials * -math.expm1(float(np.sum(np.log1p(-np.abs(entries) / 2.0**bits))))
-
-
-def most_often(bits: int, parameters: StudyParameters) -> float:
-    """The mean over challenges of a sketch's chance to err is at most this, for whatever update of norm E.
-
-    The squares of a sketch's entries have mean 4 ||x||^2 in all, so the sum of k sizes has at most sqrt(k) 2 E.
-    """
-    norm = parameters.encoded_norm * (1.0 if parameters.exact_distances else 2.0)
-    return math.sqrt(parameters.sketched_length) * norm / 2.0**bits
-
-
-def test_lifting_errs_as_often_as_the_entries_sizes_say_and_never_more_than_the_bound():
-    """docs/adr/0036: at most 2^-20.5 a site and round; less where a vector is not sketched."""
-    parameters, rng = parameters_for(4096, 11), np.random.default_rng(7)
-    update = encode(clip(update_of(1, 4096), parameters.clip_norm)[0], parameters, bytes(32))
-    entries = to_signed(sketch_vector(derive(bytes(32), "y"), update, parameters))
-    erred, expected = lift_errors(entries, 30, 1500, rng)
-    assert expected > 100
-    assert abs(erred - expected) < 5 * math.sqrt(expected)
-    assert expected / 1500 <= 1.2 * most_often(30, parameters)
-    assert 2**-21 < most_often(48, parameters) < 2**-20
-    assert lift_errors(entries, 60, 20, rng)[0] == 0
-    assert most_often(48, parameters_for(1000, 11)) < most_often(48, parameters) / 2

@@ -1,7 +1,8 @@
-"""``moiety lab bench ckks`` and ``shards``: one tiny run of each, their files and their words."""
+"""``moiety lab bench ckks``, ``shards``, ``tags`` and ``ring``: one tiny run of each, their files and their words."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.bench import ckks
+from harness.bench import ring as lifting
 from harness.bench.ckks import errors_of, measure_ours, weighted_update
 from harness.bench.cli import app
+from harness.bench.ring import RingBenchmark, benchmark_ring
 from harness.bench.shards import ShardsBenchmark, benchmark_shards
-from harness.bench.synthetic import parameters_for, plain_average
+from harness.bench.synthetic import parameters_for, plain_average, update_of
+from harness.bench.tags import TARGET_NS, TagsBenchmark
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ProtocolViolation
 
@@ -96,3 +100,47 @@ def test_the_server_alone_reads_its_shares_once_a_pass(result: ShardsBenchmark) 
 def test_numbers_of_workers_that_are_none_are_refused() -> None:
     ran = CliRunner().invoke(app, ["shards", "--workers", "0,many"])
     assert ran.exit_code == 2
+
+
+def test_a_tiny_run_says_what_tags_add(tmp_path: Path) -> None:
+    file = tmp_path / "tags.json"
+    said = CliRunner().invoke(app, ["variant", "tags", "--parameters", "3000", "--repeats", "3", "--out", str(file)])
+    assert said.exit_code == 0, said.output
+    found = TagsBenchmark.model_validate_json(file.read_text())
+    assert (found.parameters, found.repeats, found.target) == (3000, 3, TARGET_NS)
+    assert found.command == "moiety lab bench variant tags --parameters 3000 --repeats 3"
+    assert json.loads(file.read_text())["added"].keys() == {"median", "low", "high"}
+    assert "- added: " in said.output
+
+
+SIZE = 4096
+
+
+def test_lifting_errs_as_often_as_the_entries_sizes_say_and_never_more_than_the_bound() -> None:
+    parameters, rng = parameters_for(SIZE, 11), np.random.default_rng(7)
+    entries = lifting.sketched(
+        lifting.encoded(update_of(1, SIZE), parameters, bytes(32)), hashlib.sha256(b"y").digest(), parameters
+    )
+    erred, expected = lifting.lift_errors(entries, 30, 1500, rng)
+    assert expected > 100
+    assert abs(erred - expected) < 5 * np.sqrt(expected)
+    assert expected / 1500 <= 1.2 * lifting.most_often(30, parameters)
+    assert 2**-21 < lifting.most_often(48, parameters) < 2**-20
+    assert lifting.lift_errors(entries, 60, 20, rng)[0] == 0
+
+
+def test_a_vector_that_is_not_sketched_errs_less() -> None:
+    assert lifting.most_often(48, parameters_for(1000, 11)) < lifting.most_often(48, parameters_for(SIZE, 11)) / 2
+
+
+def test_every_stage_is_timed_in_both_rings() -> None:
+    found = benchmark_ring(65_536, 1)
+    assert isinstance(found, RingBenchmark)
+    assert len(found.stages) == 8
+    assert min(one.ring_48.median for one in found.stages) > 0
+    assert "| agent: open a sum |" in found.section()
+
+
+@pytest.mark.parametrize("odd", [65_537, 70_000])
+def test_parameters_are_rounded_down_to_whole_pieces(odd: int) -> None:
+    assert benchmark_ring(odd, 1).parameters == 65_536
