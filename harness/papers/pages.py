@@ -177,7 +177,6 @@ def write_data(folder: Path, name: str, content: Table | Series) -> bool:
     csv.writer(text, lineterminator="\n").writerows([*heads, *(map(_cell, row) for row in content)])
     if path.exists() and path.read_text(encoding="utf-8") == text.getvalue():
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
     rewrite(path, text.getvalue())
     return True
 
