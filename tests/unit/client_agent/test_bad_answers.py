@@ -21,7 +21,7 @@ import pytest
 import client_agent.daemon
 from client_agent.daemon import Agent
 from client_agent.net.exchange import WrongClock, pause_after, wrong_clock
-from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.server_client import ServerClient
 from client_agent.net.watch import StudyWatch
 from client_agent.requester.admission import _hear_refusal
 from client_agent.requester.round import RequesterRound
@@ -321,11 +321,3 @@ def test_a_site_says_that_it_is_ready_until_it_is_heard(tmp_path: Path, monkeypa
         bench.contributor._say_ready()
         assert heard == [Side.A]
         assert len(bench.texts(EventKind.PROBLEM)) == 4
-
-
-def test_no_retry_in_a_hurry_for_a_clock() -> None:
-    client = ServerClient(
-        Side.A, ROSTER.operator_a, keys(SITE), httpx.MockTransport(lambda _: httpx.Response(503)), retry=RetryPolicy(2)
-    )
-    assert client._worth_a_retry(Unavailable("down"))
-    assert not client._worth_a_retry(WrongClock("off"))

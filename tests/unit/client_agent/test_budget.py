@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import math
 from pathlib import Path
@@ -12,14 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.rdp import RdpAccountant
 
 from client_agent.cli import agent_work
 from client_agent.cli.study_work import require_own_budget, require_shown_budget
 from client_agent.learning.models import dimension, model_spec
 from client_agent.learning.study_file import FinishTable
-from client_agent.site import privacy_budget
 from client_agent.site.privacy_budget import (
     ORDERS,
     BudgetMemory,
@@ -260,23 +255,6 @@ def test_a_budget_that_is_used_up_spends_no_more_than_epsilon_and_not_much_less(
 def test_a_budget_that_allows_nothing_is_refused():
     with pytest.raises(ConfigurationError, match="allows nothing"):
         share_used([Steps(0.1, 1.0, 1)], 0.001, 1e-9)
-
-
-@pytest.mark.parametrize(("probability", "noise", "count"), [(1.0, 4.0, 12), (0.1, 1.0, 40), (0.3, 2.0, 7)])
-def test_what_a_budget_reads_of_the_accountant_is_what_its_epsilon_says_at_that_order(
-    probability: float, noise: float, count: int
-) -> None:
-    """The accountant's own conversion, turned around, and nothing that it keeps to itself."""
-    order = filter_order(8.0, TARGET_DELTA)
-    converted = math.log1p(-1 / order) - (math.log(TARGET_DELTA) + math.log(order)) / (order - 1)
-    total = RdpAccountant(orders=[order])
-    total.compose(PoissonSampledDpEvent(probability, GaussianDpEvent(noise)), count)
-    divergence = total.get_epsilon(TARGET_DELTA) - converted
-    found = share_used([Steps(probability, noise, count)], 8.0, TARGET_DELTA)
-    assert found == pytest.approx(divergence / (8.0 - converted), rel=1e-9)
-    read = (node for node in ast.walk(ast.parse(inspect.getsource(privacy_budget))) if isinstance(node, ast.Attribute))
-    of_others = {node.attr for node in read if not (isinstance(node.value, ast.Name) and node.value.id == "self")}
-    assert not any(name.startswith("_") for name in of_others)
 
 
 # --- most spent -------------------------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ MISMATCH = ErrorCode.ANNOUNCEMENT_MISMATCH
     ("change", "code", "reason"),
     [
         (lambda w: views(announced(w), announced(w, closes_at_s=5)), MISMATCH, "the two servers show different"),
+        (lambda w: (views(announced(w))[0],) * 2, ErrorCode.BAD_SIGNATURE, "signature of 'operator-b' is missing"),
         (lambda w: views(announced(w), requester="c2"), ErrorCode.BAD_SIGNATURE, "signature of 'r0' is missing"),
         (lambda w: views(announced(w, study_digest="00" * 32)), MISMATCH, "for another study or round"),
         (lambda w: views(announced(w, weight_list_digest="00" * 32)), MISMATCH, "is not the announced one"),
@@ -105,13 +106,6 @@ def test_what_does_not_hold_is_declined_with_the_reason(
     again = bench.contributor.decisions.decide(*change(listed))
     assert again == decision
     assert [event.kind for event in bench.events].count(EventKind.DECLINED) == 1
-
-
-def test_a_missing_countersignature_is_declined(bench: Bench) -> None:
-    listed = weights()
-    a, b = views(announced(listed))
-    bare = b.model_copy(update={"announcement": a.announcement})
-    assert decided(bench, listed, (a, bare)).code == ErrorCode.BAD_SIGNATURE
 
 
 def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:

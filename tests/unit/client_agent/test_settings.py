@@ -15,11 +15,21 @@ from host.doctor import Finding, Report, Verdict
 from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
+from protocol.policy.site_policy import SitePolicy
 from tests.unit.client_agent.commands import own_data, write_config
 from tests.unit.client_agent.federation import CONTRIBUTORS
-from tests.unit.client_agent.test_state import GOOD
 
 # --- settings ---------------------------------------------------------------------------------------------------------
+
+
+GOOD = """
+site = "c1"
+roster = "roster.toml"
+keys = "keys.toml"
+data = "data"
+state_dir = "/var/state"
+ca = "ca.pem"
+"""
 
 
 @pytest.fixture
@@ -45,6 +55,14 @@ def file(tmp_path: Path) -> Path:
         ),
         ('[policy]\nmay_open = "pairs"', "key 'policy.may_open': Input should be a valid tuple, found 'pairs'"),
         ('[policy]\nleast_contributors = "4"', "key 'policy.least_contributors': Input should be a valid integer"),
+        ('devise = "cpu"', "unknown key 'devise'; did you mean 'device'"),
+        ('device = "gpu"', "key 'device': String should match pattern"),
+        ("[policy]\nleast = 2", "unknown key 'policy.least' (allowed: "),
+        (
+            "[policy]\nlargest_share = 2.0",
+            "policy.largest_share': Input should be less than or equal to 1, found 2.0",
+        ),
+        ("device = ", "not valid TOML"),
     ],
 )
 def test_the_file_is_taken_as_it_is(file: Path, line: str, message: str) -> None:
@@ -52,6 +70,34 @@ def test_the_file_is_taken_as_it_is(file: Path, line: str, message: str) -> None
     with pytest.raises(ConfigurationError) as caught:
         load_settings(file)
     assert message in caught.value.detail
+
+
+def test_what_is_missing_or_unknown_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings(file.with_name("none.toml"))
+    file.write_text(GOOD.replace('ca = "ca.pem"\n', ""))
+    with pytest.raises(ConfigurationError, match="key 'ca' is missing"):
+        load_settings(file)
+    monkeypatch.setenv("MOIETY_AGENT_DEVISE", "cpu")
+    with pytest.raises(ConfigurationError, match="MOIETY_AGENT_DEVISE: no such setting"):
+        load_settings(file)
+
+
+def test_defaults_tables_lists_and_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(file)
+    assert settings.roster == file.parent / "roster.toml"
+    assert settings.state_dir == Path("/var/state")
+    assert (settings.device, settings.plugin, settings.seed, settings.studies) == ("auto", None, None, "all")
+    assert settings.policy == SitePolicy()
+    assert settings.takes_part_in("anything")
+    file.write_text(GOOD + 'studies = ["one"]\n[policy]\nleast_contributors = 5\nlargest_share = 0.5\n')
+    monkeypatch.setenv("MOIETY_AGENT_DEVICE", "cpu")
+    monkeypatch.setenv("MOIETY_AGENT_SITE", "c2")
+    settings = load_settings(file)
+    assert (settings.device, settings.site) == ("cpu", "c2")
+    assert settings.policy == SitePolicy(least_contributors=5, largest_share=0.5)
+    assert settings.takes_part_in("one")
+    assert not settings.takes_part_in("two")
 
 
 @pytest.mark.parametrize("key", REMOVED)
@@ -209,13 +255,6 @@ def test_a_file_that_others_may_have_written_is_not_run(
     assert doctor() == 2
     assert "then name it with --config" in capsys.readouterr().err
     assert not ran.exists()
-
-
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("moiety 0.")
 
 
 FUNCTION = "def app(parameters, task): return parameters\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from client_agent.site.enrolment_folder import Joined
@@ -34,7 +32,7 @@ from servers.enrolment.pairing import own_card
 from servers.enrolment.register import names_in_place
 from servers.identity.roster import keep_chain
 from tests.kit.present import present
-from tests.unit.enrolment.enrolling import Operators
+from tests.unit.enrolment.enrolling import Operators, full_disk
 from tests.unit.parties import party_keys
 
 
@@ -104,22 +102,13 @@ def test_a_fork_in_the_file_is_not_what_the_next_change_follows(founded: Operato
     assert founded.add("clinic-4").digests[:2] == accepted.digests
 
 
-def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(
-    founded: Operators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(founded: Operators) -> None:
     for side in Side:
         name = f"clinic-of-{side.value}"
         late = founded.late(name)
-
-        def full(path: Path, data: str, side: Side = side) -> None:
-            if path == founded.settings[side].roster:
-                raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
-            path.write_text(data)
-
-        with monkeypatch.context() as patched:
-            patched.setattr("servers.enrolment.register.rewrite", full)
-            with pytest.raises(StorageFull, match=f"operator-{side.value}: no space left for roster"):
-                founded.add(name)
+        said = f"operator-{side.value}: no space left for roster"
+        with full_disk(founded.settings[side].roster), pytest.raises(StorageFull, match=said):
+            founded.add(name)
         assert founded.look(late).chain is None  # one operator alone shows it
         chain = founded.add(name)
         assert founded.chain(Side.A).digests == founded.chain(Side.B).digests == chain.digests
