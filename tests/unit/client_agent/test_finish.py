@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,7 @@ def gradients(data: Examples) -> np.ndarray:
     return np.concatenate([(residual[:, :, None] * data.X[:, None, :]).reshape(len(data), -1), residual], axis=1)
 
 
+@cache
 def truth_of_gradients(n: int, clip_norm: float) -> float:
     """Over 4000 data sets the variance of a clipped mean gradient is known to a few per cent."""
     means = gradients(drawn_sample(4000 * n, 99)).reshape(4000, n, -1).mean(axis=1)

@@ -13,7 +13,7 @@ import pytest
 
 from client_agent.site.events import RoundEnd
 from client_agent.study.isolation import note_sum
-from harness.attack.scripted_agents import DIMENSION, SITES, START, Federation, Round, study
+from harness.attack.scripted_agents import SITES, START, Federation, Round, study
 from protocol.errors import AggregateOutOfBounds
 from protocol.messages.control import RoundState, Study
 from protocol.policy.memory import remember_skip
@@ -23,7 +23,6 @@ FOUR = SITES[:4]
 ABOVE, BELOW, ACROSS = SITES[:3], SITES[3:6], SITES[1:6]
 """The third less the second less the first is the first site's update, with its sign turned."""
 WITHOUT_1 = SITES[1:4]
-OTHERS = SITES[4:]
 
 
 @pytest.fixture
@@ -54,36 +53,6 @@ def test_the_same_list_admits_that_one_site_is_dropped(sites: Federation) -> Non
     assert sites.round(of, 1, FOUR, version=0).refused == {}
     refused_for_isolation(sites.round(of, 2, FOUR, version=1, least=3, end=RoundState.SKIPPED), *FOUR)
     assert sites.round(study("third"), 1, FOUR, version=0, least=4).refused == {}
-
-
-def test_many_lists_over_a_slowly_moving_model(sites: Federation) -> None:
-    """Weight Erosion's own lists: each hides every site, all together would show them; the sites stop before that."""
-    of = study()
-    refused: dict[str, str] = {}
-    rng = np.random.default_rng(4)
-    lists = dict.fromkeys(FOUR, 32)
-    for number in range(1, 12):
-        model = (START * (1 + 0.02 * number)).astype(np.float32)
-        for site in FOUR:
-            sites.serve(of, site, model, number - 1)
-        lists = {site: numerator - int(rng.integers(0, 3)) for site, numerator in lists.items()}
-        made = sites.round(of, number, FOUR, version=number - 1, model=model, least=4, numerators=lists)
-        refused = made.refused
-        if refused:
-            break
-    assert 1 < number < 6
-    assert all(reason.startswith("isolation") for reason in refused.values())
-
-
-def test_other_sites_are_not_kept_from_anything(sites: Federation) -> None:
-    """The difference is refused, not the sites: three who were in no sum are summed, and these four again."""
-    assert sites.round(study("first"), 1, FOUR, version=0).refused == {}
-    assert sites.round(study("second"), 1, OTHERS, version=0).refused == {}
-    far = np.random.default_rng(5).normal(size=DIMENSION).astype(np.float32) * 8
-    of = study("far")
-    for site in FOUR:
-        sites.serve(of, site, far, 0)
-    assert sites.round(of, 1, FOUR, version=0, model=far, least=4).refused == {}
 
 
 # --- sums of one study that no site sees together ---

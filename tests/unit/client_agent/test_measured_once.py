@@ -17,7 +17,6 @@ from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ConfigurationError, ErrorCode, ProtocolViolation
 from protocol.messages.control import OutcomeCause, Purpose, RuleName, RuleSpec, Study
 from protocol.parameters import Needs
-from protocol.policy.memory import remember_skip
 from protocol.rounds.evidence import check_release
 from protocol.sharing import Side
 from tests.unit.client_agent.benches import Bench, contributor_bench, requester_bench
@@ -61,21 +60,6 @@ def test_a_second_one_of_a_model_is_refused_whoever_is_listed_and_however_the_fi
     for site in SITES:
         sites.restart(site)
     all_refuse(measure(sites, 4), "measured_twice")
-
-
-def test_one_that_both_servers_skipped_may_come_again(sites: Federation) -> None:
-    measure(sites, 1)
-    for site in SITES:
-        agent = sites.agent(site, OF)
-        agent.save(memory=remember_skip(agent.state.memory, 1))
-    assert measure(sites, 2).refused == {}
-
-
-def test_another_model_may_be_measured(sites: Federation) -> None:
-    assert measure(sites, 1).refused == {}
-    for site in SITES:
-        sites.serve(OF, site, START / 2, 1)
-    assert measure(sites, 2, version=1, model=START / 2).refused == {}
 
 
 def test_a_sum_opens_no_pairs_and_a_measurement_nothing_else(sites: Federation) -> None:

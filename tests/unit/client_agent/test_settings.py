@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from client_agent.doctor import examine_site
+from client_agent.doctor import examine_site, look_at_trainer
 from client_agent.settings import REMOVED, load_settings
 from host.doctor import Finding, Report, Verdict
 from moiety import main
@@ -264,7 +264,7 @@ def of_trainer(config: Path, kind: str = "python", python: str = sys.executable)
     """The doctor's finding on the site's own trainer, ``site.py`` beside the settings."""
     text = f'\n[trainer]\nkind = "{kind}"\npython = "{python}"\nprogram = "site.py"\n'
     config.write_text(config.read_text() + text)
-    return found(config)["trainer"]
+    return look_at_trainer(load_settings(config).trainer)
 
 
 @pytest.mark.parametrize(
@@ -308,3 +308,4 @@ def test_an_interpreter_that_is_none_is_named(config: Path, tmp_path: Path) -> N
     (tmp_path / "site.py").write_text(FUNCTION)
     seen = of_trainer(config, python="site.py")
     assert (seen.verdict, seen.fix) == (Verdict.FAILED, "name an interpreter of Python")
+    assert found(config)["trainer"] == seen
