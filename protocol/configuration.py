@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
@@ -44,11 +44,16 @@ def validated(kind: type[B], table: Mapping[str, Any], source: str) -> B:
 
 
 def explain(kind: type[BaseModel], error: ValidationError) -> str:
+    """What is wrong, in words."""
+    return explained(kind, error.errors(include_url=False))
+
+
+def explained(kind: type[BaseModel], wrong: Iterable[ErrorDetails]) -> str:
     """What is wrong, in words; what fits no branch of a union is one text, not one for each branch."""
     texts: list[str] = []
     branches: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     shown = set[tuple[int | str, ...]]()
-    for detail in error.errors(include_url=False):
+    for detail in wrong:
         union = _union_at(kind, detail["loc"])
         if union is None:
             texts.append(_describe(kind, detail, shown))

@@ -8,8 +8,7 @@ No attack: whoever can send these can as well send nothing. What matters is that
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -41,21 +40,21 @@ from protocol.errors import (
 from protocol.messages.control import MAX_CONTROL_BYTES, Decline, Signed, Study, StudyIndex, StudyView
 from protocol.messages.letter import NOTICE_SEALED_BYTES, parse_topic
 from protocol.sharing import Side
-from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, planned, requester_bench
+from tests.unit.client_agent.benches import (
+    SITE,
+    WITHIN_S,
+    RequesterBench,
+    contributor_bench,
+    planned,
+    requester_bench,
+    until,
+)
 from tests.unit.client_agent.federation import PARAMETERS, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_daemon import FakeServer, agent, serve, signed_at, sites
 from tests.unit.client_agent.test_refusals import view
 
 assert sites  # a fixture of that module
 MODEL = np.zeros(PARAMETERS.dimension, dtype=np.float32)
-WITHIN_S = 20.0
-
-
-def until(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Moody(FakeServer):

@@ -454,15 +454,14 @@ def ended_view(shown: Signed[StudyEnd] | None) -> StudyView:
 
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=[name.replace(" ", "-") for name in FORGED])
-def test_a_contributor_that_is_told_so_names_it_once_and_goes_on(tmp_path: Path, forged: Signed[StudyEnd]) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL) as bench:
-        bench.contributor.watch.both = lambda: (ended_view(forged), ended_view(forged))  # type: ignore[method-assign]
-        assert [bench.contributor.react() for _ in range(3)] == [False] * 3
-        assert bench.contributor.state.finished is None
-        assert [event.kind for event in bench.events].count(EventKind.PROBLEM) == 1
-        bench.contributor.watch.both = lambda: (ended_view(forged), ended_view(GENUINE))  # type: ignore[method-assign]
-        assert bench.contributor.react()
-        assert (bench.contributor.state.ended_by, bench.contributor.state.over) == (GENUINE, True)
+def test_a_contributor_that_is_told_so_names_it_once_and_goes_on(bench: Bench, forged: Signed[StudyEnd]) -> None:
+    bench.contributor.watch.both = lambda: (ended_view(forged), ended_view(forged))  # type: ignore[method-assign]
+    assert [bench.contributor.react() for _ in range(3)] == [False] * 3
+    assert bench.contributor.state.finished is None
+    assert [event.kind for event in bench.events].count(EventKind.PROBLEM) == 1
+    bench.contributor.watch.both = lambda: (ended_view(forged), ended_view(GENUINE))  # type: ignore[method-assign]
+    assert bench.contributor.react()
+    assert (bench.contributor.state.ended_by, bench.contributor.state.over) == (GENUINE, True)
 
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=[name.replace(" ", "-") for name in FORGED])
@@ -476,13 +475,12 @@ def test_a_requester_that_is_told_so_goes_on(tmp_path: Path, forged: Signed[Stud
             bench.requester.until(lambda a, b: "still here")
 
 
-def test_a_site_that_had_finished_without_evidence_goes_on(tmp_path: Path) -> None:
+def test_a_site_that_had_finished_without_evidence_goes_on(bench: Bench) -> None:
     """As an unsigned ended_view had it under the old rule: the text alone ends nothing after a restart."""
-    with contributor_bench(tmp_path, STUDY, MODEL) as bench:
-        bench.contributor.save(finished="completed: says a server")
-        journal: StudyJournal = bench.contributor.journal
-        again = Contributor(bench.contributor.context, bench.contributor.signed_study, journal)
-        assert again.state.finished is not None
-        assert not again.state.over
-        again.save(ended_by=GENUINE)
-        assert again.state.over
+    bench.contributor.save(finished="completed: says a server")
+    journal: StudyJournal = bench.contributor.journal
+    again = Contributor(bench.contributor.context, bench.contributor.signed_study, journal)
+    assert again.state.finished is not None
+    assert not again.state.over
+    again.save(ended_by=GENUINE)
+    assert again.state.over

@@ -12,10 +12,10 @@ import trustme
 from client_agent.doctor import examine_site, look_at_trainer
 from client_agent.settings import REMOVED, load_settings
 from host.doctor import Finding, Report, Verdict
-from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
+from tests.kit.command_line import moiety
 from tests.unit.client_agent.commands import own_data, write_config
 from tests.unit.client_agent.federation import CONTRIBUTORS
 
@@ -57,7 +57,7 @@ def file(tmp_path: Path) -> Path:
         ('[policy]\nleast_contributors = "4"', "key 'policy.least_contributors': Input should be a valid integer"),
         ('devise = "cpu"', "unknown key 'devise'; did you mean 'device'"),
         ('device = "gpu"', "key 'device': String should match pattern"),
-        ("[policy]\nleast = 2", "unknown key 'policy.least' (allowed: "),
+        ("[policy]\nleast = 2", "unknown key 'policy.least'"),
         (
             "[policy]\nlargest_share = 2.0",
             "policy.largest_share': Input should be less than or equal to 1, found 2.0",
@@ -205,16 +205,10 @@ def test_each_wrong_thing_is_named(config: Path, tmp_path: Path) -> None:
     assert "PEM" not in missing
 
 
-def doctor(*words: str) -> object:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *words])
-    return ended.value.code
-
-
 def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor("--config", str(config), "--json") == 1
+    assert moiety("doctor", "--config", str(config), "--json") == 1
     assert not Report.model_validate_json(capsys.readouterr().out).healthy
-    assert doctor("--config", str(config)) == 1
+    assert moiety("doctor", "--config", str(config)) == 1
     assert "FAIL server a" in capsys.readouterr().out
 
 
@@ -227,10 +221,10 @@ def test_without_a_file_it_looks_at_what_is_configured_here(
     (below / "settings.toml").write_text(config.read_text())
     monkeypatch.setattr("moiety._IN_A_CONTAINER", tmp_path / "etc" / "settings.toml")
     monkeypatch.chdir(tmp_path / "all")
-    assert doctor() == 2
+    assert moiety("doctor") == 2
     assert "name a server's or an agent's settings with --config" in capsys.readouterr().err
     monkeypatch.chdir(below)
-    assert doctor("--json") == 1
+    assert moiety("doctor", "--json") == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -252,7 +246,7 @@ def test_a_file_that_others_may_have_written_is_not_run(
     else:
         (written if others_write == "the file" else here).chmod(0o777)
     monkeypatch.chdir(here)
-    assert doctor() == 2
+    assert moiety("doctor") == 2
     assert "then name it with --config" in capsys.readouterr().err
     assert not ran.exists()
 

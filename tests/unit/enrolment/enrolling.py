@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -44,6 +45,25 @@ def full_disk(place: Path, writes: str = "rewrite") -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(register, writes, full)
         yield
+
+
+class Shown(BaseHTTPRequestHandler):
+    """Answers every request with the same bytes, and notes what it was."""
+
+    def do_GET(self) -> None:
+        self.asked.append(self.requestline)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        with suppress(OSError):  # who asked may have read enough
+            self.wfile.write(self.body)
+
+    do_POST = do_GET
+    body = b""
+    asked: ClassVar[list[str]] = []
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 class Clock:
