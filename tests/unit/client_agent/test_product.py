@@ -204,10 +204,10 @@ def test_the_difference_of_a_model_to_itself_is_nothing() -> None:
     random = np.random.default_rng(1)
     y = random.integers(0, 2, 30)
     one = Predicted(CLASSES, random.normal(size=(30, 2)).astype(np.float32), y)
-    for paired in paired_scores(one, one, 20, 3):
+    for paired in paired_scores(one, one, 5, 3):
         assert (paired.difference.value, paired.difference.low, paired.difference.high) == (0, 0, 0)
     better = Predicted(CLASSES, (np.eye(2)[y] * 8).astype(np.float32), y)
-    accuracy = paired_scores(better, one, 50, 3)[0]
+    accuracy = paired_scores(better, one, 20, 3)[0]
     assert accuracy.first.value == 1
     assert present(accuracy.difference.low) > 0
 
