@@ -44,12 +44,12 @@ def validated(kind: type[B], table: Mapping[str, Any], source: str) -> B:
 
 
 def explain(kind: type[BaseModel], error: ValidationError) -> str:
-    """What is wrong, in words."""
+    """Say what is wrong, in words."""
     return explained(kind, error.errors(include_url=False))
 
 
 def explained(kind: type[BaseModel], wrong: Iterable[ErrorDetails]) -> str:
-    """What is wrong, in words; what fits no branch of a union is one text, not one for each branch."""
+    """Say what is wrong, in words; what fits no branch of a union is one text, not one for each branch."""
     texts: list[str] = []
     branches: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     shown = set[tuple[int | str, ...]]()

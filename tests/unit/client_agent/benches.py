@@ -186,7 +186,7 @@ def _context(
             randomness=SystemRandomness(),
             state_dir=folder,
             policy=policy,
-            make_learner=lambda *_: FakeLearner(update, counts),  # type: ignore[arg-type]
+            make_learner=lambda *_: FakeLearner(update, counts),
             training_seed=lambda _: 1,
             emit=events.append,
             ledger=ledger,
