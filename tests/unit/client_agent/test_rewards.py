@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from client_agent.site.events import Reward, RoundEnd, RoundRecord, rewards_of
 from protocol.messages.control import ListedWeight, Purpose
 from tests.kit.studies import round_record
@@ -10,7 +12,8 @@ LIST = (ListedWeight(site="c1", numerator=8), ListedWeight(site="c2", numerator=
 
 
 def record(round_number: int, **changes: object) -> RoundRecord:
-    return round_record(round_number, **({"weights": LIST, "grid": 8, "took_part": ("r0", "c1", "c2")} | changes))
+    usual: dict[str, Any] = {"weights": LIST, "grid": 8, "took_part": ("r0", "c1", "c2")}
+    return round_record(round_number, **(usual | changes))
 
 
 def test_rounds_and_weights_add_up() -> None:
