@@ -1,7 +1,7 @@
 """Files and folders that a person asked for: new ones all or none, a changed one as a whole or as it was before.
 
-Links are followed: what a link to an encrypted disk names stays on that disk. A link to nothing is refused, because the
-disk behind it may not be mounted.
+A folder that a file's path names is made. Links are followed: what a link to an encrypted disk names stays on that
+disk. A link to nothing is refused, because the disk behind it may not be mounted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _ORDINARY: Final = 0o666
 _DRAFT: Final = ".moiety-draft"
 _OF_THE_DISK: Final = "lost+found"
 _WHY: Final = {
-    errno.ENOENT: "there is no folder {folder}",
     errno.ENOTDIR: "{folder} is no folder",
     errno.EISDIR: "it is a folder",
     errno.EEXIST: "something else is there",
@@ -110,7 +109,6 @@ def writable(path: Path | None) -> Path | None:
         target = _followed(path)
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             with _beside(target, b"", _ORDINARY):
                 pass
@@ -156,6 +154,10 @@ def _overwrite(path: Path, content: bytes) -> None:
 @contextmanager
 def _beside(target: Path, data: bytes, mode: int, like: os.stat_result | None = None) -> Iterator[Path]:
     """A whole file in the target's folder, to rename while the block runs; gone afterwards where it was not."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
     beside = target.with_name(f".moiety-{secrets.token_hex(8)}")
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

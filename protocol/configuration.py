@@ -1,13 +1,14 @@
 """Strict validation of configuration tables, with errors a person can act on.
 
-Used for every TOML file: an unknown key or a wrong value names the key, what was found and what is allowed.
+Used for every TOML file: an unknown key or a wrong value names the key, what was found and what is allowed. A file of
+another kind has many of them: the first few are named.
 """
 
 from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
@@ -20,6 +21,8 @@ B = TypeVar("B", bound=BaseModel)
 _VALUE_ERROR: Final = "Value error, "
 _SHOULD_BE: Final = "Input should be "
 _MARK: Final = "\ufeff"
+_MOST_TEXTS: Final = 8
+"""More errors than a person mends at once: another program's file, or another kind of one."""
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
@@ -33,7 +36,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 
 
 def validated(kind: type[B], table: Mapping[str, Any], source: str) -> B:
-    """``table`` as a ``kind``; ConfigurationError lists every key that is wrong."""
+    """``table`` as a ``kind``; ConfigurationError names the keys that are wrong."""
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
@@ -41,26 +44,38 @@ def validated(kind: type[B], table: Mapping[str, Any], source: str) -> B:
 
 
 def explain(kind: type[BaseModel], error: ValidationError) -> str:
-    """Everything that is wrong, in words; what fits no branch of a union is one text, not one for each branch."""
+    """Say what is wrong, in words."""
+    return explained(kind, error.errors(include_url=False))
+
+
+def explained(kind: type[BaseModel], wrong: Iterable[ErrorDetails]) -> str:
+    """Say what is wrong, in words; what fits no branch of a union is one text, not one for each branch."""
     texts: list[str] = []
     branches: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
-    for detail in error.errors(include_url=False):
+    shown = set[tuple[int | str, ...]]()
+    for detail in wrong:
         union = _union_at(kind, detail["loc"])
         if union is None:
-            texts.append(describe(kind, detail))
+            texts.append(_describe(kind, detail, shown))
         else:
             branches.setdefault(union, []).append(detail)
-    return "; ".join([*texts, *(_describe_union(where, details) for where, details in branches.items())])
+    texts += [_describe_union(where, details) for where, details in branches.items()]
+    if len(texts) > _MOST_TEXTS:
+        texts = [*texts[:_MOST_TEXTS], f"and {len(texts) - _MOST_TEXTS} more: is it the right file?"]
+    return "; ".join(texts)
 
 
-def describe(kind: type[BaseModel], detail: ErrorDetails) -> str:
-    """One validation error in words: key, found, allowed."""
+def _describe(kind: type[BaseModel], detail: ErrorDetails, shown: set[tuple[int | str, ...]]) -> str:
+    """One validation error in words: key, found, allowed; ``shown``: tables whose keys stand there already."""
     where = _key(detail["loc"])
     if detail["type"] == "extra_forbidden":
-        allowed = sorted(_fields_at(kind, detail["loc"][:-1]))
+        table = detail["loc"][:-1]
+        allowed = sorted(_fields_at(kind, table))
         near = difflib.get_close_matches(str(detail["loc"][-1]), allowed, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        return f"unknown key '{where}'{hint} (allowed: {', '.join(allowed)})"
+        keys = "" if table in shown else f" (allowed: {', '.join(allowed)})"
+        shown.add(table)
+        return f"unknown key '{where}'{hint}{keys}"
     if detail["type"] == "missing":
         return f"key '{where}' is missing"
     text = detail["msg"].removeprefix(_VALUE_ERROR) + _found(detail)

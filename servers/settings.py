@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from host.network import is_loopback
 from host.settings import file_table
-from protocol.configuration import describe
+from protocol.configuration import explained
 from protocol.errors import ConfigurationError
 from protocol.messages.paths import ServerUrl
 from protocol.sharing import Side
@@ -183,8 +183,7 @@ def load_settings(path: Path) -> ServerSettings:
         said = f"{ENVIRONMENT_PREFIX}*: {error}"
         raise ConfigurationError(f"{said}: an array or a table in a variable is written as JSON") from None
     if wrong:
-        lines = [describe(ServerSettings, detail) for detail in wrong.values()]
-        raise ConfigurationError(f"{path}: " + "; ".join(lines))
+        raise ConfigurationError(f"{path}: {explained(ServerSettings, wrong.values())}")
     return settings
 
 

@@ -70,7 +70,6 @@ def new_keys(name: str, role: Role, out: Path, url: str | None, samples: int | N
     except ValidationError as wrong:
         raise ConfigurationError(f"option --name (lower-case letters, digits, '-'): {explain(Party, wrong)}") from None
     secret, public = out / f"{name}.secret.toml", out / f"{name}.public.toml"
-    out.mkdir(parents=True, exist_ok=True)
     write_new((secret, dump_party_keys(keys), 0o600), (public, dump_party(party), 0o644))
     made = {"name": name, "secret": str(secret), "public": str(public)}
     return made, [f"{secret}: keep it on this machine", f"{public}: its public half"]

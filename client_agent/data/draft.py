@@ -50,6 +50,7 @@ _WHOLE: Final = r"^([+-]?\d+)(\.0*)?$"
 _UNNAMED: Final = re.compile(r"Unnamed: \d+")
 """The name that pandas gives a column without one."""
 _LEAST_SERIES: Final = 3
+_YEARS: Final = (1900, 2100)
 
 
 @dataclass
@@ -187,12 +188,22 @@ def _has_names(seen: list[_Seen]) -> bool:
     """Does the first line name the columns? A word above numbers or dates does, a value among the others does not."""
     if any(found.is_word and found.holds_no_words for found in seen):
         return True
-    numbers = [float(found.name) for found in seen if re.match(POINTED.pattern, found.name)]
+    counted = [found for found in seen if re.match(POINTED.pattern, found.name)]
+    numbers = [float(found.name) for found in counted]
     steps = {after - before for before, after in pairwise(numbers)}
+    if steps in ({1.0}, {-1.0}) and all(map(_is_year_above_others, counted)):
+        return True
     if len(numbers) >= _LEAST_SERIES and len(steps) == 1 and all(one.is_integer() for one in (*numbers, *steps)):
         # places of columns, or years: as values they would come again below
         return numbers[:2] == [0, 1] or (steps != {0} and not any(found.name in found.texts for found in seen))
     return not numbers and not any(found.name in found.texts for found in seen if found.is_word)
+
+
+def _is_year_above_others(found: _Seen) -> bool:
+    """Tell whether a first line's number is a year and no number below it is one."""
+    first, last = _YEARS
+    years_below = found.least <= last and found.most >= first
+    return first <= float(found.name) <= last and found.numbers > 0 and not years_below
 
 
 def _head(path: Path, *, named: bool, marks: list[str]) -> str:

@@ -35,6 +35,8 @@ _PACKED: Final = {
     b"\xd0\xcf\x11\xe0": "a spreadsheet or another document",
     b"\x1f\x8b": "compressed",
 }
+_NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0e-\x19\x1c-\x1f\x7f]")
+"""Bytes of no table in any encoding of one byte a character."""
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 _SEPARATOR_LINE: Final = re.compile(rf'^"?sep=(?P<said>\\t|{SEPARATOR})"?(?P<again>[,;|\t])*\s*$', re.IGNORECASE)
 """The first line of what Excel and laboratory devices write; ``again`` where it was saved as a row of another table."""
@@ -318,6 +320,11 @@ def _refuse_title(path: Path, first: _Record, second: _Record) -> None:
 
 def _unreadable(error: UnicodeError, site: SiteTable) -> str:
     if isinstance(error, UnicodeDecodeError):
+        if _NO_TEXT.search(error.object):
+            return (
+                "it holds bytes that stand in no text: give a CSV or Parquet file, or say its encoding in the site's "
+                "file (--site FILE.toml), such as 'utf-16-le'"
+            )
         return (
             f"it is not written in {site.encoding}: say encoding = 'latin-1' (or 'cp1252', 'utf-16') in the site's "
             "file (--site FILE.toml), or save it as UTF-8"

@@ -56,6 +56,8 @@ _SIGN: Final = (
 _POINT: Final = "they hold a point: where it parts thousands, say thousands = '.' in the site's file (--site)"
 _LIMIT: Final = "detection_limit in the schema says what it counts as: 'limit', 'half' or 'missing'"
 _NEGATIVE: Final = "half of a negative limit lies above it: the schema's detection_limit cannot be 'half'"
+_ALONE: Final = "a number stands alone, with - as its minus: take units, ranges and notes out of the column"
+_BEGINS_AS_NUMBER: Final = "^[-+\u2013\u2014~]? *[0-9]"
 _OTHER_MARK: Final = "if it stands for a missing value, say missing_marks in the site's file (--site) or the schema"
 
 
@@ -141,7 +143,10 @@ class ColumnReader:
         self._wrong(Problem.NOT_A_NUMBER, pointed, before, _POINT)
         self._wrong(Problem.DECIMAL_COMMA, decimal, before, "say decimal = ',' in the site's file (--site)")
         self._wrong(Problem.THOUSANDS, parted, before, _SIGN)
-        self._wrong(Problem.NOT_A_NUMBER, unread & ~(comma | pointed | decimal | parted), before, _OTHER_MARK)
+        rest = unread & ~(comma | pointed | decimal | parted)
+        more = rest & matches(texts, _BEGINS_AS_NUMBER)
+        self._wrong(Problem.NOT_A_NUMBER, more, before, _ALONE)
+        self._wrong(Problem.NOT_A_NUMBER, rest & ~more, before, _OTHER_MARK)
 
     def _in_range(self, numbers: NDArray[np.float64]) -> Mask:
         """Mark the numbers that the schema allows, as the file has them."""

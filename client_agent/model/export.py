@@ -41,6 +41,7 @@ from client_agent.learning.plugin import fitting_data, study_model, study_plugin
 from client_agent.learning.settings import ModelSources
 from client_agent.model.card import CARD_FILE, LEAST_EVENTS, Horizon, ModelCard, card_markdown, card_of, file_digest
 from client_agent.model.site_model import HeldModel
+from host.files import why_unreadable
 from host.output_files import filling
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Study, TaskKind
@@ -206,8 +207,10 @@ def _card(folder: Path) -> ModelCard:
     path = folder / CARD_FILE
     try:
         return ModelCard.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigurationError(f"{folder} holds no {CARD_FILE}: name a folder of 'moiety model export'") from None
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}; name a folder of 'moiety model export'") from None
+        raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {error.error_count()} fields are wrong: export again") from None
 
@@ -216,7 +219,7 @@ def _content(path: Path, digest: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}; export again") from None
+        raise ConfigurationError(f"{path} cannot be read, so export again: {why_unreadable(path, error)}") from None
     if file_digest(content) != digest:
         raise ConfigurationError(f"{path} is not the file that was exported, as its digest says: export again")
     return content

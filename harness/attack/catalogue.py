@@ -270,5 +270,4 @@ def _say_what_is_missing(console: Console) -> None:
 
 def _write(found: Outcomes, out: Path | None) -> None:
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         rewrite(out, found.model_dump_json(indent=1))

@@ -408,7 +408,6 @@ def facts(command: str) -> dict[str, Any]:
 
 def write_result(result: Benchmark, path: Path) -> None:
     """Write the JSON file that ``moiety lab results`` reads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     rewrite(path, result.model_dump_json(indent=2) + "\n")
 
 

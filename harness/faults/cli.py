@@ -79,7 +79,6 @@ def _kept(one: Simulated, folder: Path, shrink: bool) -> Failure:
     schedule = one.schedule
     if shrink:
         schedule = Shrinking(lambda some: replayed(some).promises).shrunk(schedule, one.promises)
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"seed-{one.seed}.json"
     rewrite(file, schedule.model_dump_json(indent=1))
     left, of = len(schedule.faults), len(one.schedule.faults)

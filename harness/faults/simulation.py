@@ -196,7 +196,6 @@ class Tally:
 
     def write(self) -> None:
         if self._file is not None:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
             rewrite(self._file, self.found.model_dump_json(indent=1))
 
 

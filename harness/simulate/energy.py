@@ -56,7 +56,6 @@ def measured(country: str | None, folder: Path | None) -> Iterator[None]:
         yield
     finally:
         tracker.stop()
-        folder.mkdir(parents=True, exist_ok=True)
         found = Energy.model_validate(tracker.final_emissions_data, from_attributes=True)
         rewrite(folder / FILE, found.model_dump_json(indent=2) + "\n")
 

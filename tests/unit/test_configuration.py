@@ -70,6 +70,13 @@ def test_an_unknown_key_in_a_nested_table() -> None:
     assert "unknown key 'inner.zzz' (allowed: timeout_s)" in refuse({"name": "x", "inner": {"zzz": 1}})
 
 
+def test_a_file_of_another_kind_is_refused_in_a_few_lines() -> None:
+    """The keys that there are stand there once for each table, and the file is asked about."""
+    detail = refuse({"name": "x", "inner": {"zz": 1}} | {f"z{n}": n for n in range(20)})
+    assert detail.count("(allowed: ") == 2
+    assert "unknown key 'z6'; and 13 more: is it the right file?" in detail
+
+
 def test_an_unknown_key_in_a_list_of_tables_is_still_named() -> None:
     assert "unknown key 'numbers.0.zzz'" in refuse({"name": "x", "numbers": [{"zzz": 1}]})
 

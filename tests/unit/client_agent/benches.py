@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,8 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from client_agent.contributor.run import Contributor
-from client_agent.learning.scores import FinalScores, Score
-from client_agent.learning.update_noise import UpdateNoise
 from client_agent.net.envelopes import Body
 from client_agent.net.ledger import Ledger
 from client_agent.requester.run import Requester
@@ -22,6 +21,7 @@ from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.identity import HeldRoster
 from client_agent.site.journal import StudyJournal
 from harness.federation.clocks import ToldClock
+from harness.federation.learners import LightLearner
 from host.randomness import SystemRandomness
 from protocol.errors import MoietyError, OutputGone, TooLarge
 from protocol.messages.control import ContributedRound, ContributedRounds, Decline, Signed, Study, sign
@@ -35,6 +35,15 @@ from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, 
 
 SITE = "c1"
 SITE_KEY = bytes(range(32))
+WITHIN_S = 60.0
+
+
+def until(found: Callable[[], bool]) -> None:
+    """Wait for something that happens on any machine."""
+    deadline = time.monotonic() + WITHIN_S
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @dataclass
@@ -76,40 +85,20 @@ class FakeServer:
             raise self.refuses
 
 
-class FakeLearner:
-    def __init__(self, update: np.ndarray, counts: tuple[int, ...] = (10, 30)) -> None:
-        self._update = update
-        self._counts = counts
+class FakeLearner(LightLearner):
+    """Its update is the same one over every model."""
 
-    def prepare(self) -> None:
-        return
+    def __init__(self, update: np.ndarray, counts: tuple[int, ...]) -> None:
+        self._update, self._counts, self._rate = update, counts, np.float32(1)
 
     def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
         return self._update
-
-    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
-        return model - aggregate
-
-    def probe(self, model: np.ndarray) -> np.ndarray:
-        return -self._update
-
-    def update_noise(self, model: np.ndarray, round_number: int) -> UpdateNoise:
-        return UpdateNoise(variance=0.5, error=0.1)
 
     def sample_count(self) -> int:
         return sum(self._counts)
 
     def class_counts(self) -> tuple[int, ...]:
         return self._counts
-
-    def validation_loss(self, model: np.ndarray) -> float | None:
-        return None
-
-    def scores(self, model: np.ndarray) -> tuple[Score, ...]:
-        return ()
-
-    def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
-        return None
 
 
 @dataclass
@@ -197,7 +186,7 @@ def _context(
             randomness=SystemRandomness(),
             state_dir=folder,
             policy=policy,
-            make_learner=lambda *_: FakeLearner(update, counts),  # type: ignore[arg-type]
+            make_learner=lambda *_: FakeLearner(update, counts),
             training_seed=lambda _: 1,
             emit=events.append,
             ledger=ledger,

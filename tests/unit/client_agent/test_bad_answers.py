@@ -8,8 +8,7 @@ No attack: whoever can send these can as well send nothing. What matters is that
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ import pytest
 import client_agent.daemon
 from client_agent.daemon import Agent
 from client_agent.net.exchange import WrongClock, pause_after, wrong_clock
-from client_agent.net.server_client import RetryPolicy, ServerClient
+from client_agent.net.server_client import ServerClient
 from client_agent.net.watch import StudyWatch
 from client_agent.requester.admission import _hear_refusal
 from client_agent.requester.round import RequesterRound
@@ -41,21 +40,21 @@ from protocol.errors import (
 from protocol.messages.control import MAX_CONTROL_BYTES, Decline, Signed, Study, StudyIndex, StudyView
 from protocol.messages.letter import NOTICE_SEALED_BYTES, parse_topic
 from protocol.sharing import Side
-from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, planned, requester_bench
+from tests.unit.client_agent.benches import (
+    SITE,
+    WITHIN_S,
+    RequesterBench,
+    contributor_bench,
+    planned,
+    requester_bench,
+    until,
+)
 from tests.unit.client_agent.federation import PARAMETERS, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_daemon import FakeServer, agent, serve, signed_at, sites
 from tests.unit.client_agent.test_refusals import view
 
 assert sites  # a fixture of that module
 MODEL = np.zeros(PARAMETERS.dimension, dtype=np.float32)
-WITHIN_S = 20.0
-
-
-def until(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Moody(FakeServer):
@@ -321,11 +320,3 @@ def test_a_site_says_that_it_is_ready_until_it_is_heard(tmp_path: Path, monkeypa
         bench.contributor._say_ready()
         assert heard == [Side.A]
         assert len(bench.texts(EventKind.PROBLEM)) == 4
-
-
-def test_no_retry_in_a_hurry_for_a_clock() -> None:
-    client = ServerClient(
-        Side.A, ROSTER.operator_a, keys(SITE), httpx.MockTransport(lambda _: httpx.Response(503)), retry=RetryPolicy(2)
-    )
-    assert client._worth_a_retry(Unavailable("down"))
-    assert not client._worth_a_retry(WrongClock("off"))

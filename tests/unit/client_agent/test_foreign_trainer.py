@@ -29,6 +29,8 @@ from client_agent.trainer_programs import tensor_file
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import ModelSpec, Study, TrainingSpec
 from tests.kit.studies import study_of
+from tests.unit.client_agent.benches import until
+from tests.unit.client_agent.test_settings import GOOD
 
 MODEL = model_spec("linear", (3,), (), 2)
 SHAPES = {layer.name: layer.shape for layer in MODEL.layers}
@@ -123,10 +125,7 @@ def app(p, t): time.sleep(600)
     with pytest.raises(UnusableUpdate, match=r"did not end within the 5 s of a round and was killed"):
         hangs.train(FIRST, 1)
     child = int(started.read_text())
-    deadline = time.monotonic() + 30
-    while runs(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not runs(child)
+    until(lambda: not runs(child))
 
 
 def runs(pid: int) -> bool:
@@ -242,17 +241,8 @@ def test_what_needs_moiety_s_own_training_is_refused(tmp_path: Path, ask: Callab
         ask(learner(tmp_path, DOUBLE, study()))
 
 
-SETTINGS = """site = "c1"
-roster = "roster.toml"
-keys = "keys.toml"
-data = "data"
-state_dir = "state"
-ca = "ca.pem"
-"""
-
-
 def loaded(folder: Path, table: str = "") -> TrainerSettings:
-    (folder / "settings.toml").write_text(SETTINGS + table)
+    (folder / "settings.toml").write_text(GOOD + table)
     return load_settings(folder / "settings.toml").trainer
 
 

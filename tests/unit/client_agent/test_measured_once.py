@@ -1,4 +1,4 @@
-"""Measurements without a sum: at sites once per model, and the requester's queries, openings and probe."""
+"""Sums and measurements over scripted sites: what they refuse for isolation, and what is measured once per model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import pytest
 
 from client_agent.requester.own_update import make_probe, probe_file
 from client_agent.requester.plan import new_plan
+from client_agent.site.events import RoundEnd
+from client_agent.study.isolation import note_sum
 from harness.attack.scripted_agents import GRID, ROSTER, SITES, START, Federation, Round
 from harness.attack.scripted_agents import study as scripted_study
 from protocol.arithmetic.fixed_point import decode
-from protocol.errors import ConfigurationError, ErrorCode, ProtocolViolation
-from protocol.messages.control import OutcomeCause, Purpose, RuleName, RuleSpec, Study
+from protocol.errors import AggregateOutOfBounds, ConfigurationError, ErrorCode, ProtocolViolation
+from protocol.messages.control import OutcomeCause, Purpose, RoundState, RuleName, RuleSpec, Study
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_skip
-from protocol.rounds.evidence import check_release
+from protocol.rounds.evidence import PastRelease, check_release
 from protocol.sharing import Side
-from tests.unit.client_agent.benches import Bench, contributor_bench, requester_bench
+from tests.unit.client_agent.benches import Bench, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import ended_round
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, decided, study_with
 from tests.unit.parties import announcement
@@ -61,21 +63,6 @@ def test_a_second_one_of_a_model_is_refused_whoever_is_listed_and_however_the_fi
     for site in SITES:
         sites.restart(site)
     all_refuse(measure(sites, 4), "measured_twice")
-
-
-def test_one_that_both_servers_skipped_may_come_again(sites: Federation) -> None:
-    measure(sites, 1)
-    for site in SITES:
-        agent = sites.agent(site, OF)
-        agent.save(memory=remember_skip(agent.state.memory, 1))
-    assert measure(sites, 2).refused == {}
-
-
-def test_another_model_may_be_measured(sites: Federation) -> None:
-    assert measure(sites, 1).refused == {}
-    for site in SITES:
-        sites.serve(OF, site, START / 2, 1)
-    assert measure(sites, 2, version=1, model=START / 2).refused == {}
 
 
 def test_a_sum_opens_no_pairs_and_a_measurement_nothing_else(sites: Federation) -> None:
@@ -158,48 +145,145 @@ class TestContributor:
 PROBED_STUDY = study_with(RuleName.INFLUENCE, grid=4)
 
 
-def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(tmp_path: Path) -> None:
+@pytest.fixture
+def probing(tmp_path: Path) -> Iterator[RequesterBench]:
+    with requester_bench(tmp_path, PROBED_STUDY, MODEL) as made:
+        yield made
+
+
+def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(probing: RequesterBench) -> None:
     """The bench's update is .01 everywhere and its probe the opposite: <g, v> = -20 * .0001."""
-    with requester_bench(tmp_path, PROBED_STUDY, MODEL) as bench:
-        owner = bench.requester
-        announced = new_plan(owner).announcement.message
-        owner.encode(announced, PROBED_STUDY.parameters.weight_grid)
-        probe = make_probe(owner, announced)
-        parameters = PROBED_STUDY.parameters
-        # each factor is rounded by less than one ring unit, against .01 everywhere
-        assert abs(probe.inner_product + SIZE * 0.01**2) <= SIZE * (2 * 0.01 + 1 / parameters.scale) / parameters.scale
-        # .01 is off by 2^-24 of itself as a float32; the rest is float64
-        assert probe.norm == pytest.approx(0.01 * np.sqrt(SIZE), rel=2.0**-23)
-        encoded = probe_file(owner, 1)(0, SIZE)
-        assert np.max(np.abs(decode(encoded, parameters) + 0.01)) <= 1 / parameters.scale + 0.01 * 2.0**-24
-        owner.learner._update = np.ones(SIZE, dtype=np.float32)  # type: ignore[attr-defined]
-        assert make_probe(owner, announced) == probe
-        np.testing.assert_array_equal(probe_file(owner, 1)(0, SIZE), encoded)
+    owner = probing.requester
+    announced = new_plan(owner).announcement.message
+    owner.encode(announced, PROBED_STUDY.parameters.weight_grid)
+    probe = make_probe(owner, announced)
+    parameters = PROBED_STUDY.parameters
+    # each factor is rounded by less than one ring unit, against .01 everywhere
+    assert abs(probe.inner_product + SIZE * 0.01**2) <= SIZE * (2 * 0.01 + 1 / parameters.scale) / parameters.scale
+    # .01 is off by 2^-24 of itself as a float32; the rest is float64
+    assert probe.norm == pytest.approx(0.01 * np.sqrt(SIZE), rel=2.0**-23)
+    encoded = probe_file(owner, 1)(0, SIZE)
+    assert np.max(np.abs(decode(encoded, parameters) + 0.01)) <= 1 / parameters.scale + 0.01 * 2.0**-24
+    owner.learner._update = np.ones(SIZE, dtype=np.float32)  # type: ignore[attr-defined]
+    assert make_probe(owner, announced) == probe
+    np.testing.assert_array_equal(probe_file(owner, 1)(0, SIZE), encoded)
 
 
-def test_a_record_that_a_power_cut_left_alone_is_no_encoding(tmp_path: Path) -> None:
+def test_a_record_that_a_power_cut_left_alone_is_no_encoding(probing: RequesterBench) -> None:
     """Records and what they speak of become durable together: either may be missing then, and nothing was sent."""
-    with requester_bench(tmp_path, PROBED_STUDY, MODEL) as bench:
-        owner = bench.requester
-        announced = new_plan(owner).announcement.message
-        update = owner.encode(announced, PROBED_STUDY.parameters.weight_grid)
-        probe = make_probe(owner, announced)
-        for file in (owner.encoded_file(announced), probe_file(owner, 1)):
-            file.path.unlink()
-        assert owner.encode(announced, PROBED_STUDY.parameters.weight_grid).norm == pytest.approx(update.norm)
-        assert make_probe(owner, announced).norm == pytest.approx(probe.norm)
-        for file in (owner.encoded_file(announced), probe_file(owner, 1)):
-            assert file(0, SIZE).size == SIZE
+    owner = probing.requester
+    announced = new_plan(owner).announcement.message
+    update = owner.encode(announced, PROBED_STUDY.parameters.weight_grid)
+    probe = make_probe(owner, announced)
+    for file in (owner.encoded_file(announced), probe_file(owner, 1)):
+        file.path.unlink()
+    assert owner.encode(announced, PROBED_STUDY.parameters.weight_grid).norm == pytest.approx(update.norm)
+    assert make_probe(owner, announced).norm == pytest.approx(probe.norm)
+    for file in (owner.encoded_file(announced), probe_file(owner, 1)):
+        assert file(0, SIZE).size == SIZE
 
 
-def test_without_validation_data_no_study_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with requester_bench(tmp_path, PROBED_STUDY, MODEL) as bench:
+def test_without_validation_data_no_study_is_begun(probing: RequesterBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(model: np.ndarray) -> np.ndarray:
+        raise ConfigurationError("put examples into validation.npz")
 
-        def lacking(model: np.ndarray) -> np.ndarray:
-            raise ConfigurationError("put examples into validation.npz")
+    monkeypatch.setattr(probing.requester.learner, "probe", lacking)
+    with pytest.raises(ConfigurationError, match=r"validation\.npz"):
+        probing.requester.run()
+    assert probing.servers[Side.A].sent == {}
+    assert probing.requester.state.finished is None
 
-        monkeypatch.setattr(bench.requester.learner, "probe", lacking)
-        with pytest.raises(ConfigurationError, match=r"validation\.npz"):
-            bench.requester.run()
-        assert bench.servers[Side.A].sent == {}
-        assert bench.requester.state.finished is None
+
+# --- isolated sums ----------------------------------------------------------------------------------------------------
+
+
+ABOVE, BELOW, ACROSS = SITES[:3], SITES[3:6], SITES[1:6]
+"""The third less the second less the first is the first site's update, with its sign turned."""
+WITHOUT_1 = SITES[1:4]
+
+
+def refused_for_isolation(made: Round, *asked: str) -> None:
+    """Everybody who was asked keeps its update, and says why."""
+    assert set(made.refused) == set(asked)
+    for reason in made.refused.values():
+        assert reason.startswith("isolation: ")
+
+
+def test_everybody_who_is_asked_says_why_and_encodes_nothing(sites: Federation) -> None:
+    of = scripted_study()
+    assert sites.round(of, 1, FOUR, version=0).refused == {}
+    second = sites.round(scripted_study("second"), 1, WITHOUT_1, version=0)
+    refused_for_isolation(second, *WITHOUT_1)
+    assert not second.sum.any()
+    assert not list(sites.state_dir("c2").rglob("studies/second/rounds/000001/encoded*"))
+
+
+def test_the_same_list_admits_that_one_site_is_dropped(sites: Federation) -> None:
+    """Four are listed again, but three would do: whoever is then left out is shown by the difference."""
+    of = scripted_study()
+    assert sites.round(of, 1, FOUR, version=0).refused == {}
+    refused_for_isolation(sites.round(of, 2, FOUR, version=1, least=3, end=RoundState.SKIPPED), *FOUR)
+    assert sites.round(scripted_study("third"), 1, FOUR, version=0, least=4).refused == {}
+
+
+# --- sums of one study that no site sees together ---
+
+
+def serve(sites: Federation, of: Study, version: int) -> None:
+    """As if everybody had taken the checkpoint; the model stays where it is, and so do the updates."""
+    for site in SITES:
+        sites.serve(of, site, START, version)
+
+
+def discarded(sites: Federation, of: Study, number: int, listed: tuple[str, ...], version: int) -> Round:
+    """A sum that is opened and steps no model: the requester's own update made it longer than any can be."""
+    made = sites.round(of, number, listed, version=version, end=None)
+    assert made.refused == {}
+
+    def beyond(_: PastRelease) -> np.ndarray:
+        raise AggregateOutOfBounds("longer than everybody's clip norm allows")
+
+    for site in listed:
+        agent = sites.agent(site, of)
+        agent.average = beyond  # type: ignore[method-assign, assignment]
+        assert agent.take_release(made.past) is RoundEnd.DISCARDED
+    return made
+
+
+def test_discarded_sums_that_are_asked_again_make_no_site_less_blind(sites: Federation) -> None:
+    """Every site counts two settled sums before the third list, on version 2; two more were opened behind its back."""
+    of = scripted_study()
+    discarded(sites, of, 1, ABOVE, 0)
+    assert sites.round(of, 2, ABOVE, version=0).refused == {}
+    serve(sites, of, 1)
+    discarded(sites, of, 3, BELOW, 1)
+    assert sites.round(of, 4, BELOW, version=1).refused == {}
+    serve(sites, of, 2)
+    refused_for_isolation(sites.round(of, 5, ACROSS, version=2, least=5), *ACROSS)
+
+
+def test_a_round_that_only_the_requester_calls_released_makes_no_site_less_blind(sites: Federation) -> None:
+    """Round 2 was locked and skipped by both servers, and is told with a release set; round 3 is not told at all."""
+    of = scripted_study()
+    assert sites.round(of, 1, ABOVE, version=0).refused == {}
+    serve(sites, of, 1)
+    never = sites.round(of, 2, SITES[4:], version=1, end=RoundState.SKIPPED)
+    for site in SITES[4:]:
+        agent = sites.agent(site, of)
+        agent.save(memory=remember_skip(agent.state.memory, 2))
+    assert sites.round(of, 3, BELOW, version=1).refused == {}
+    serve(sites, of, 2)
+    made = sites.round(of, 4, ACROSS, version=2, least=5, previous=never.past)
+    refused_for_isolation(made, *ACROSS)
+
+
+def test_a_study_goes_on_over_other_sites_where_everybody_knows_of_every_round(sites: Federation) -> None:
+    """Rounds 1, which was discarded, and 2 are told where they were missed; round 3 was skipped by both servers."""
+    of = scripted_study()
+    first = discarded(sites, of, 1, ABOVE, 0)
+    second = sites.round(of, 2, ABOVE, version=0)
+    for site in BELOW:
+        note_sum(sites.agent(site, of), first.past)
+    sites._skip(of, 3, SITES)
+    serve(sites, of, 1)
+    assert sites.round(of, 4, ACROSS, version=1, least=5, previous=second.past).refused == {}

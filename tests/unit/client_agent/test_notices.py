@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 import threading
-import time
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from pathlib import Path
@@ -25,6 +24,7 @@ from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError
 from tests.kit.receivers import smtp_receiver, webhook_receiver
 from tests.kit.web_proxy import tunnelling_proxy
+from tests.unit.client_agent.benches import until
 from tests.unit.client_agent.test_page import STUDY, config
 
 assert config  # a fixture of that module
@@ -79,13 +79,6 @@ def by_mail(port: int) -> dict[str, object]:
 
 def delivered(state_dir: Path, ways: int) -> bool:
     return sum(one.delivered_at_s is not None for one in read_notes(state_dir / NOTICES, Sent)) == ways
-
-
-def wait(condition: object) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_webhook_gets_a_signed_notice_and_its_bytes_are_in_the_ledger(
@@ -161,18 +154,18 @@ def test_what_fails_is_tried_again_shown_and_sent_once(config: Path, ca: trustme
         own = settings(config, **by_webhook(hook.url))
         ways = ways_of(own, ledger)
         Notices(own.state_dir, ways, lambda: 1000.0).tell(digest)
-        wait(lambda: len(hook.taken) == 3)
-        wait(lambda: bool(read_notes(own.state_dir / NOTICES, Sent)))
+        until(lambda: len(hook.taken) == 3)
+        until(lambda: bool(read_notes(own.state_dir / NOTICES, Sent)))
         shown = CliRunner().invoke(app, ["status", "--config", str(config)]).stdout
         assert "by webhook not delivered since 1970-01-01 00:16:40 UTC: the webhook answered 500" in shown
         hook.status = 200
         again = Notices(own.state_dir, ways, lambda: 2000.0)
         again.tell(digest)
-        wait(lambda: delivered(own.state_dir, 1))
+        until(lambda: delivered(own.state_dir, 1))
         again.tell(digest)
         Notices(own.state_dir, ways, lambda: 3000.0).tell(digest)
         Notices(own.state_dir, ways, lambda: 3000.0).tell(NOTICE)
-        wait(lambda: len(hook.taken) == 5)
+        until(lambda: len(hook.taken) == 5)
         assert [json.loads(body)["study"] for body, _ in hook.taken] == [STUDY.name] * 4 + ["heart"]
         assert "not delivered" not in CliRunner().invoke(app, ["status", "--config", str(config)]).stdout
 
@@ -191,7 +184,7 @@ def test_telling_waits_for_nothing_and_one_way_for_no_other(tmp_path: Path) -> N
         notices.tell(NOTICE)
     assert went.wait(60)
     assert waited == []  # the way that hangs is not over yet
-    wait(
+    until(
         lambda: any(
             one.way == "breaks" and "nobody expected" in one.failure for one in read_notes(tmp_path / NOTICES, Sent)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,22 +38,24 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Requester
         yield made
 
 
-def test_the_requester_begins_no_study_without_examples_to_judge_by(
-    bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
+def _nothing(_: object) -> JudgingForm:
+    raise UnusableUpdate("the requester's examples hold NaN")
+
+
+@pytest.mark.parametrize(
+    ("what", "gives", "said"),
+    [
+        ("judging_form", _nothing, "hold NaN"),
+        ("ridge", lambda _, penalty: ridge_model(EQUAL_COLUMNS, CLASSES, penalty), "rounding hides the penalty"),
+    ],
+)
+def test_the_requester_begins_no_study_without_examples_to_judge_by_or_a_model(
+    bench: RequesterBench, monkeypatch: pytest.MonkeyPatch, what: str, gives: Any, said: str
 ) -> None:
-    monkeypatch.setattr(FakeLearner, "judging_form", _nothing)
+    monkeypatch.setattr(FakeLearner, what, gives)
     monkeypatch.setattr(bench.requester, "prepare", lambda: None)
     bench.requester.save(model_version=None)
-    with pytest.raises(UnusableUpdate, match="hold NaN"):
-        bench.requester.run()
-    assert bench.servers[Side.A].sent == {}
-
-
-def test_nor_without_a_model_of_its_own(bench: RequesterBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: ridge_model(EQUAL_COLUMNS, CLASSES, penalty))
-    monkeypatch.setattr(bench.requester, "prepare", lambda: None)
-    bench.requester.save(model_version=None)
-    with pytest.raises(UnusableUpdate, match="rounding hides the penalty"):
+    with pytest.raises(UnusableUpdate, match=said):
         bench.requester.run()
     assert bench.servers[Side.A].sent == {}
 
@@ -74,10 +77,6 @@ def test_data_that_became_unusable_after_the_start_end_the_study(
         StudyEndState.FAILED,
         "the requester's update cannot be shared",
     )
-
-
-def _nothing(_: object) -> JudgingForm:
-    raise UnusableUpdate("the requester's examples hold NaN")
 
 
 def test_losses_are_put_in_order_and_failed_sites_named() -> None:

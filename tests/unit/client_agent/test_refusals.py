@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from tests.kit.present import present
-from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
+from tests.unit.client_agent.benches import SITE, Bench, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study, study_view
 
 STUDY = study()
@@ -52,57 +53,58 @@ def hand_views(bench: RequesterBench, seen: StudyView) -> None:
         bench.requester.watch.publish(side, seen)
 
 
-def test_a_refusing_site_is_never_ready_and_says_why_once(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
-        bench.contributor.run()
-        bench.contributor.run()
-        assert (bench.contributor.state.finished or "").startswith("refused: may_open: ")
-        assert len(bench.servers[Side.A].sent[TOPIC]) == 1
-        (told,) = [event.text for event in bench.events if event.kind is EventKind.FINISHED]
-        assert "opens distances" in told
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A site with the strict policy."""
+    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as made:
+        yield made
 
 
-def test_a_server_that_is_away_gets_the_same_refusal_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
-        server, tries = bench.servers[Side.A], []
-        real = server.put_mail
-
-        def once_away(*arguments: object) -> None:
-            tries.append(arguments)
-            if len(tries) == 1:
-                raise Unavailable("down")
-            real(*arguments)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(server, "put_mail", once_away)
-        monkeypatch.setattr("client_agent.study.participant.RETRY_S", 0.0)
-        bench.contributor.run()
-        assert len(tries) == 2
-        assert bench.contributor.state.finished is not None
+def test_a_refusing_site_is_never_ready_and_says_why_once(bench: Bench) -> None:
+    bench.contributor.run()
+    bench.contributor.run()
+    assert (bench.contributor.state.finished or "").startswith("refused: may_open: ")
+    assert len(bench.servers[Side.A].sent[TOPIC]) == 1
+    (told,) = [event.text for event in bench.events if event.kind is EventKind.FINISHED]
+    assert "opens distances" in told
 
 
-def test_a_study_that_ended_before_the_refusal_came_is_over_for_this_site(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
+def test_a_server_that_is_away_gets_the_same_refusal_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, tries = bench.servers[Side.A], []
+    real = server.put_mail
 
-        def ended(*_: object) -> None:
-            raise WrongRound("the study is failed; nobody reads letters about it any more")
-
-        bench.servers[Side.A].put_mail = ended  # type: ignore[method-assign,assignment]
-        bench.contributor.run()
-        assert (bench.contributor.state.finished or "").startswith("refused: may_open: ")
-        assert bench.texts(EventKind.PROBLEM) == ["the study is failed; nobody reads letters about it any more"]
-
-
-def test_an_agent_that_stops_before_it_was_heard_refuses_again_later(tmp_path: Path) -> None:
-    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
-
-        def away(*_: object) -> None:
+    def once_away(*arguments: object) -> None:
+        tries.append(arguments)
+        if len(tries) == 1:
             raise Unavailable("down")
+        real(*arguments)  # type: ignore[arg-type]
 
-        bench.servers[Side.A].put_mail = away  # type: ignore[method-assign,assignment]
-        bench.contributor.context.stop.set()
-        with pytest.raises(Stopped):
-            bench.contributor.run()
-        assert bench.contributor.state.finished is None
+    monkeypatch.setattr(server, "put_mail", once_away)
+    monkeypatch.setattr("client_agent.study.participant.RETRY_S", 0.0)
+    bench.contributor.run()
+    assert len(tries) == 2
+    assert bench.contributor.state.finished is not None
+
+
+def test_a_study_that_ended_before_the_refusal_came_is_over_for_this_site(bench: Bench) -> None:
+    def ended(*_: object) -> None:
+        raise WrongRound("the study is failed; nobody reads letters about it any more")
+
+    bench.servers[Side.A].put_mail = ended  # type: ignore[method-assign,assignment]
+    bench.contributor.run()
+    assert (bench.contributor.state.finished or "").startswith("refused: may_open: ")
+    assert bench.texts(EventKind.PROBLEM) == ["the study is failed; nobody reads letters about it any more"]
+
+
+def test_an_agent_that_stops_before_it_was_heard_refuses_again_later(bench: Bench) -> None:
+    def away(*_: object) -> None:
+        raise Unavailable("down")
+
+    bench.servers[Side.A].put_mail = away  # type: ignore[method-assign,assignment]
+    bench.contributor.context.stop.set()
+    with pytest.raises(Stopped):
+        bench.contributor.run()
+    assert bench.contributor.state.finished is None
 
 
 def test_the_requester_ends_the_study_and_names_site_and_need(tmp_path: Path) -> None:

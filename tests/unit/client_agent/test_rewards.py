@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from client_agent.site.events import Reward, RoundEnd, RoundRecord, rewards_of
 from protocol.messages.control import ListedWeight, Purpose
+from tests.kit.studies import round_record
 
 LIST = (ListedWeight(site="c1", numerator=8), ListedWeight(site="c2", numerator=4))
 
 
 def record(round_number: int, **changes: object) -> RoundRecord:
-    fields = {
-        "time_s": 0.0,
-        "study": "s",
-        "site": "c1",
-        "round": round_number,
-        "state": RoundEnd.RELEASED,
-        "model_version": round_number,
-        "weights": LIST,
-        "grid": 8,
-        "took_part": ("r0", "c1", "c2"),
-    }
-    return RoundRecord(**{**fields, **changes})
+    usual: dict[str, Any] = {"weights": LIST, "grid": 8, "took_part": ("r0", "c1", "c2")}
+    return round_record(round_number, **(usual | changes))
 
 
 def test_rounds_and_weights_add_up() -> None:

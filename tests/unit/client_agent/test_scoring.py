@@ -138,8 +138,8 @@ def test_intervals_are_seeded_hold_the_value_and_narrow_with_the_examples() -> N
         y = random.integers(0, 2, n)
         odds = y + random.normal(size=n)
         part = predicted(TaskKind.CLASSES, np.stack([np.zeros(n), odds], 1), y)
-        once, again = (final_scores(part, 20, 3) for _ in range(2))
-        assert once == again != final_scores(part, 20, 4)
+        once, again = (final_scores(part, 8, 3) for _ in range(2))
+        assert once == again != final_scores(part, 8, 4)
         return next(score for score in once.scores if score.name == "auroc")
 
     few, many = interval(40), interval(400)
@@ -152,7 +152,7 @@ def test_intervals_are_seeded_hold_the_value_and_narrow_with_the_examples() -> N
 def test_without_draws_or_values_there_is_no_interval() -> None:
     part = predicted(TaskKind.CLASSES, [[0, 1], [1, 0], [0, 2]], [1, 1, 1])
     assert all(score.low is None for score in final_scores(part, 0, 0).scores)
-    found = {score.name: score for score in final_scores(part, 20, 0).scores}
+    found = {score.name: score for score in final_scores(part, 8, 0).scores}
     assert found["auroc"].low is None
     assert found["accuracy"].low is not None
 

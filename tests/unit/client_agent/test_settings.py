@@ -9,17 +9,27 @@ from pathlib import Path
 import pytest
 import trustme
 
-from client_agent.doctor import examine_site
+from client_agent.doctor import examine_site, look_at_trainer
 from client_agent.settings import REMOVED, load_settings
 from host.doctor import Finding, Report, Verdict
-from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
+from protocol.policy.site_policy import SitePolicy
+from tests.kit.command_line import moiety
 from tests.unit.client_agent.commands import own_data, write_config
 from tests.unit.client_agent.federation import CONTRIBUTORS
-from tests.unit.client_agent.test_state import GOOD
 
 # --- settings ---------------------------------------------------------------------------------------------------------
+
+
+GOOD = """
+site = "c1"
+roster = "roster.toml"
+keys = "keys.toml"
+data = "data"
+state_dir = "/var/state"
+ca = "ca.pem"
+"""
 
 
 @pytest.fixture
@@ -45,6 +55,14 @@ def file(tmp_path: Path) -> Path:
         ),
         ('[policy]\nmay_open = "pairs"', "key 'policy.may_open': Input should be a valid tuple, found 'pairs'"),
         ('[policy]\nleast_contributors = "4"', "key 'policy.least_contributors': Input should be a valid integer"),
+        ('devise = "cpu"', "unknown key 'devise'; did you mean 'device'"),
+        ('device = "gpu"', "key 'device': String should match pattern"),
+        ("[policy]\nleast = 2", "unknown key 'policy.least'"),
+        (
+            "[policy]\nlargest_share = 2.0",
+            "policy.largest_share': Input should be less than or equal to 1, found 2.0",
+        ),
+        ("device = ", "not valid TOML"),
     ],
 )
 def test_the_file_is_taken_as_it_is(file: Path, line: str, message: str) -> None:
@@ -52,6 +70,34 @@ def test_the_file_is_taken_as_it_is(file: Path, line: str, message: str) -> None
     with pytest.raises(ConfigurationError) as caught:
         load_settings(file)
     assert message in caught.value.detail
+
+
+def test_what_is_missing_or_unknown_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings(file.with_name("none.toml"))
+    file.write_text(GOOD.replace('ca = "ca.pem"\n', ""))
+    with pytest.raises(ConfigurationError, match="key 'ca' is missing"):
+        load_settings(file)
+    monkeypatch.setenv("MOIETY_AGENT_DEVISE", "cpu")
+    with pytest.raises(ConfigurationError, match="MOIETY_AGENT_DEVISE: no such setting"):
+        load_settings(file)
+
+
+def test_defaults_tables_lists_and_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(file)
+    assert settings.roster == file.parent / "roster.toml"
+    assert settings.state_dir == Path("/var/state")
+    assert (settings.device, settings.plugin, settings.seed, settings.studies) == ("auto", None, None, "all")
+    assert settings.policy == SitePolicy()
+    assert settings.takes_part_in("anything")
+    file.write_text(GOOD + 'studies = ["one"]\n[policy]\nleast_contributors = 5\nlargest_share = 0.5\n')
+    monkeypatch.setenv("MOIETY_AGENT_DEVICE", "cpu")
+    monkeypatch.setenv("MOIETY_AGENT_SITE", "c2")
+    settings = load_settings(file)
+    assert (settings.device, settings.site) == ("cpu", "c2")
+    assert settings.policy == SitePolicy(least_contributors=5, largest_share=0.5)
+    assert settings.takes_part_in("one")
+    assert not settings.takes_part_in("two")
 
 
 @pytest.mark.parametrize("key", REMOVED)
@@ -159,16 +205,10 @@ def test_each_wrong_thing_is_named(config: Path, tmp_path: Path) -> None:
     assert "PEM" not in missing
 
 
-def doctor(*words: str) -> object:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *words])
-    return ended.value.code
-
-
 def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor("--config", str(config), "--json") == 1
+    assert moiety("doctor", "--config", str(config), "--json") == 1
     assert not Report.model_validate_json(capsys.readouterr().out).healthy
-    assert doctor("--config", str(config)) == 1
+    assert moiety("doctor", "--config", str(config)) == 1
     assert "FAIL server a" in capsys.readouterr().out
 
 
@@ -181,10 +221,10 @@ def test_without_a_file_it_looks_at_what_is_configured_here(
     (below / "settings.toml").write_text(config.read_text())
     monkeypatch.setattr("moiety._IN_A_CONTAINER", tmp_path / "etc" / "settings.toml")
     monkeypatch.chdir(tmp_path / "all")
-    assert doctor() == 2
+    assert moiety("doctor") == 2
     assert "name a server's or an agent's settings with --config" in capsys.readouterr().err
     monkeypatch.chdir(below)
-    assert doctor("--json") == 1
+    assert moiety("doctor", "--json") == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -206,16 +246,9 @@ def test_a_file_that_others_may_have_written_is_not_run(
     else:
         (written if others_write == "the file" else here).chmod(0o777)
     monkeypatch.chdir(here)
-    assert doctor() == 2
+    assert moiety("doctor") == 2
     assert "then name it with --config" in capsys.readouterr().err
     assert not ran.exists()
-
-
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("moiety 0.")
 
 
 FUNCTION = "def app(parameters, task): return parameters\n"
@@ -225,7 +258,7 @@ def of_trainer(config: Path, kind: str = "python", python: str = sys.executable)
     """The doctor's finding on the site's own trainer, ``site.py`` beside the settings."""
     text = f'\n[trainer]\nkind = "{kind}"\npython = "{python}"\nprogram = "site.py"\n'
     config.write_text(config.read_text() + text)
-    return found(config)["trainer"]
+    return look_at_trainer(load_settings(config).trainer)
 
 
 @pytest.mark.parametrize(
@@ -258,14 +291,15 @@ def test_a_trainer_of_its_own_is_looked_at(
 def test_a_trainer_that_trains_at_import_is_given_up(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_agent.doctor._LOADS_WITHIN_S", 2.0)
+    monkeypatch.setattr("client_agent.doctor._LOADS_WITHIN_S", 0.2)
     (tmp_path / "site.py").write_text("import time\ntime.sleep(600)\n")
     seen = of_trainer(config)
     assert seen.verdict is Verdict.FAILED
-    assert "not loaded within 2 s" in seen.found
+    assert "not loaded within 0.2 s" in seen.found
 
 
 def test_an_interpreter_that_is_none_is_named(config: Path, tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text(FUNCTION)
     seen = of_trainer(config, python="site.py")
     assert (seen.verdict, seen.fix) == (Verdict.FAILED, "name an interpreter of Python")
+    assert found(config)["trainer"] == seen

@@ -1,4 +1,4 @@
-"""Settings, randomness, durable files, journal and letters."""
+"""Randomness, durable files, journal and letters."""
 
 from __future__ import annotations
 
@@ -8,82 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.settings import load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letters import Welcome, require_same
-from host.files import private_folder, replacing_together, write_durably, write_pieces
+from host.files import private_folder, replacing_together, write_durably
 from host.network import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError
 from protocol.messages.letter import open_letter, seal_letter
-from protocol.policy.site_policy import SitePolicy
 from tests.kit.present import present
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
 from tests.unit.client_agent.test_daemon import settings
 
 # --- state ------------------------------------------------------------------------------------------------------------
-
-GOOD = """
-site = "c1"
-roster = "roster.toml"
-keys = "keys.toml"
-data = "data"
-state_dir = "/var/state"
-ca = "ca.pem"
-"""
-
-
-def load(tmp_path: Path, text: str):
-    path = tmp_path / "agent.toml"
-    path.write_text(text)
-    return load_settings(path)
-
-
-def test_settings_with_their_defaults(tmp_path: Path) -> None:
-    settings = load(tmp_path, GOOD)
-    assert settings.roster == tmp_path / "roster.toml"
-    assert settings.state_dir == Path("/var/state")
-    assert (settings.device, settings.plugin, settings.seed, settings.studies) == ("auto", None, None, "all")
-    assert settings.policy == SitePolicy()
-    assert settings.takes_part_in("anything")
-
-
-def test_tables_lists_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = GOOD + 'studies = ["one"]\n[policy]\nleast_contributors = 5\nlargest_share = 0.5\n'
-    monkeypatch.setenv("MOIETY_AGENT_DEVICE", "cpu")
-    monkeypatch.setenv("MOIETY_AGENT_SITE", "c2")
-    settings = load(tmp_path, text)
-    assert (settings.device, settings.site) == ("cpu", "c2")
-    assert settings.policy == SitePolicy(least_contributors=5, largest_share=0.5)
-    assert settings.takes_part_in("one")
-    assert not settings.takes_part_in("two")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (GOOD + 'devise = "cpu"\n', "unknown key 'devise'; did you mean 'device'"),
-        (GOOD.replace('ca = "ca.pem"\n', ""), "key 'ca' is missing"),
-        (GOOD + 'device = "gpu"\n', "key 'device'.*found 'gpu'"),
-        (GOOD + 'seed = "1"\n', "key 'seed'"),
-        (GOOD + "[policy]\nleast = 2\n", "unknown key 'policy.least'.*least_contributors"),
-        (GOOD + "[policy]\nlargest_share = 2.0\n", "key 'policy.largest_share'.*found 2.0"),
-        ("site = ", "not valid TOML"),
-    ],
-)
-def test_wrong_settings_name_the_key(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        load(tmp_path, text)
-
-
-def test_an_unknown_variable_and_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        load_settings(tmp_path / "none.toml")
-    monkeypatch.setenv("MOIETY_AGENT_DEVISE", "cpu")
-    with pytest.raises(ConfigurationError, match="MOIETY_AGENT_DEVISE: no such setting"):
-        load(tmp_path, GOOD)
 
 
 def test_seeded_bytes_depend_on_seed_party_and_label_only() -> None:
@@ -107,24 +45,9 @@ def test_a_seed_is_refused_away_from_loopback() -> None:
     assert not is_loopback_url("https://localhost.example:1")
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    write_durably(path, b"old")
-
-    def torn():
-        yield b"new"
-        raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError):
-        write_pieces(path, torn())
-    assert path.read_bytes() == b"old"
-    assert write_pieces(path, [b"ne", b"w"]) == 3
-    assert path.read_bytes() == b"new"
-    assert [p.name for p in tmp_path.iterdir()] == ["state"]
-
-
 def test_files_take_their_places_together_or_not_at_all(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("first", "second")]
+    write_durably(paths[0], b"old")
 
     def killed() -> None:
         with replacing_together(*paths) as (first, _):
@@ -133,7 +56,8 @@ def test_files_take_their_places_together_or_not_at_all(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         killed()
-    assert not any(path.exists() for path in paths)
+    assert paths[0].read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
     with replacing_together(*paths) as files:
         for number, file in enumerate(files):
             file.write(b"new" * number)

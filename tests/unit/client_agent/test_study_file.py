@@ -70,16 +70,6 @@ def test_a_whole_study() -> None:
     assert study.training.epochs == 1
 
 
-def test_a_plugin_model(tmp_path: Path) -> None:
-    path = tmp_path / "site_model.py"
-    path.write_text(PLUGIN)
-    text = GOOD.replace('"mlp"', '"plugin"').replace("inputs = [8, 8]\nhidden = [10]\nclasses = 3", "inputs = [4]")
-    study = study_from_toml(text, "s.toml", ROSTER, path)
-    assert study.parameters.dimension == 10
-    with pytest.raises(ConfigurationError, match="set key 'plugin'"):
-        study_from_toml(text, "s.toml", ROSTER, None)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -138,14 +128,15 @@ def test_the_requesters_names_fit_the_model_and_a_study(tmp_path: Path) -> None:
         study_from_toml(wide, "s.toml", ROSTER, None, many)
 
 
-def test_a_plugins_names_are_taken_from_its_own_function(tmp_path: Path) -> None:
+def test_a_plugins_layers_and_names_are_those_of_its_own_functions(tmp_path: Path) -> None:
     path = tmp_path / "site_model.py"
     path.write_text(PLUGIN + "\ndef names(path):\n    return ['a', 'b', 'c', 'd'], None\n")
     text = GOOD.replace('"mlp"', '"plugin"').replace("inputs = [8, 8]\nhidden = [10]\nclasses = 3", "inputs = [4]")
-    study = study_from_toml(text, "s.toml", ROSTER, path, tmp_path)
-    assert names_of(study.model) == DataNames(("a", "b", "c", "d"))
-    with pytest.raises(ConfigurationError, match="set key 'plugin'"):
-        study_from_toml(text, "s.toml", ROSTER, None, tmp_path)
+    assert study_from_toml(text, "s.toml", ROSTER, path).parameters.dimension == 10
+    assert names_of(study_from_toml(text, "s.toml", ROSTER, path, tmp_path).model) == DataNames(("a", "b", "c", "d"))
+    for data in (None, tmp_path):
+        with pytest.raises(ConfigurationError, match="set key 'plugin'"):
+            study_from_toml(text, "s.toml", ROSTER, None, data)
 
 
 @pytest.mark.parametrize("rule", ["mallows", "shrinkage"])

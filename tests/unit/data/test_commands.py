@@ -14,9 +14,9 @@ from client_agent.data.prepare import write
 from client_agent.data.schema_check import require_made_by_schema
 from client_agent.data.transformation import load_transformation, transform_file
 from client_agent.learning.data import load_folder
-from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TableSchema
+from tests.kit.command_line import moiety
 from tests.unit.data.made import (
     AGE,
     CHOL,
@@ -39,13 +39,6 @@ from tests.unit.parties import parties, study
 REAL = Path(os.environ.get("MOIETY_DATA", "")) / "heart_disease" / "processed.cleveland.data"
 
 
-def data(*arguments: str | Path) -> int:
-    """The exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main(["data", *map(str, arguments)])
-    return int(ended.value.code or 0)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -59,8 +52,8 @@ def data(*arguments: str | Path) -> int:
 )
 def test_the_walk_through(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = written(tmp_path, text, "processed.cleveland.data"), tmp_path / "data"
-    assert data("prepare", "--dry-run", file, "--study", CLEVELAND) == 0
-    assert data("prepare", file, "--study", CLEVELAND, "--out", out) == 0
+    assert moiety("data", "prepare", "--dry-run", file, "--study", CLEVELAND) == 0
+    assert moiety("data", "prepare", file, "--study", CLEVELAND, "--out", out) == 0
     said = capsys.readouterr().out
     schema = cleveland_schema()
     assert f"{len(schema.feature_names)} features\nschema {schema.digest()}" in said
@@ -76,18 +69,18 @@ def test_the_walk_through(tmp_path: Path, text: str, capsys: pytest.CaptureFixtu
 
 def test_a_draft_is_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, cleveland_text())
-    assert data("schema", file) == 0
+    assert moiety("data", "schema", file) == 0
     drafted = tomllib.loads(capsys.readouterr().out)["schema"]
     schema = TableSchema.model_validate_json(json.dumps(drafted))
     assert (schema.header, schema.missing_marks) == (False, ("?",))
     assert [column.type.value for column in schema.columns[:5]] == ["integer", "boolean", "category"] + ["integer"] * 2
     assert schema.columns[11].missing.value == "category"
     study = CLEVELAND.read_text().partition("[schema]")[0] + draft_of(file, capsys)
-    assert data("prepare", "--dry-run", file, "--study", written(tmp_path, study, "study.toml")) == 0
+    assert moiety("data", "prepare", "--dry-run", file, "--study", written(tmp_path, study, "study.toml")) == 0
 
 
 def draft_of(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    assert data("schema", file) == 0
+    assert moiety("data", "schema", file) == 0
     return capsys.readouterr().out
 
 
@@ -96,7 +89,7 @@ def test_a_draft_of_a_table_with_names(tmp_path: Path, capsys: pytest.CaptureFix
         f"p{n},2026-01-{n + 1:02},{n + 20.5 if n else -9},{'fm'[n % 2]},{n % 2},text {n},{-n * 7}" for n in range(28)
     ]
     file = written(tmp_path, "\n".join(["patient_id,seen,weight,sex,ill,remark,change", *rows]))
-    assert data("schema", file, "--target", "ill") == 0
+    assert moiety("data", "schema", file, "--target", "ill") == 0
     drafted = capsys.readouterr().out
     columns = {one["name"]: one for one in tomllib.loads(drafted)["schema"]["columns"]}
     assert columns["patient_id"]["role"] == "patient"
@@ -113,28 +106,28 @@ def test_a_draft_of_a_table_with_names(tmp_path: Path, capsys: pytest.CaptureFix
     assert columns["change"]["range"] == [-200, 0]
     assert "remark" not in columns
     assert '# name = "remark"' in drafted
-    assert data("schema", file, "--target", "died") == 2
+    assert moiety("data", "schema", file, "--target", "died") == 2
     assert "no column is called 'died'" in capsys.readouterr().err
 
 
 def test_a_table_that_does_not_fit_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, cleveland_text().replace("3.0,", "9.0,"))
-    assert data("prepare", "--dry-run", file, "--study", CLEVELAND, "--json") == 1
+    assert moiety("data", "prepare", "--dry-run", file, "--study", CLEVELAND, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False
     assert {finding["problem"] for finding in found["findings"]} == {"undeclared category", "out of range"}
-    assert data("prepare", file, "--study", CLEVELAND, "--out", tmp_path / "data") == 2
+    assert moiety("data", "prepare", file, "--study", CLEVELAND, "--out", tmp_path / "data") == 2
     assert "does not fit the study's schema" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
 
 def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = ROOT / "docs" / "examples" / "first.toml"
-    assert data("prepare", "--dry-run", written(tmp_path, "x"), "--study", plain) == 2
+    assert moiety("data", "prepare", "--dry-run", written(tmp_path, "x"), "--study", plain) == 2
     assert "no [schema]" in capsys.readouterr().err
-    assert data("prepare", written(tmp_path, cleveland_text(), "table.csv"), "--study", CLEVELAND) == 2
+    assert moiety("data", "prepare", written(tmp_path, cleveland_text(), "table.csv"), "--study", CLEVELAND) == 2
     assert "name the folder to make with --out, or check only: --dry-run" in capsys.readouterr().err
-    assert data("prepare", "--dry-run", "--study", CLEVELAND) == 2
+    assert moiety("data", "prepare", "--dry-run", "--study", CLEVELAND) == 2
     assert "the study's schema has no query" in capsys.readouterr().err
 
 
@@ -160,12 +153,12 @@ def test_parted_thousands_are_read_once_the_site_says_so(tmp_path: Path, capsys:
     file = written(tmp_path, "\n".join(["age,platelets,ill", *rows]).replace(",050", ",200"))
     study, site = written(tmp_path, STUDY, "study.toml"), written(tmp_path, "decimal = ','", "site.toml")
     for more in ((), ("--site", site)):
-        assert data("prepare", "--dry-run", file, "--study", study, *more) == 1
+        assert moiety("data", "prepare", "--dry-run", file, "--study", study, *more) == 1
         assert "decimal = ','" not in capsys.readouterr().out
-        assert data("prepare", file, "--study", study, "--out", tmp_path / "data", *more) == 2
+        assert moiety("data", "prepare", file, "--study", study, "--out", tmp_path / "data", *more) == 2
     site.write_text("thousands = ','")
-    assert data("prepare", "--dry-run", file, "--study", study, "--site", site) == 0
-    assert data("prepare", file, "--study", study, "--out", tmp_path / "data", "--site", site) == 0
+    assert moiety("data", "prepare", "--dry-run", file, "--study", study, "--site", site) == 0
+    assert moiety("data", "prepare", file, "--study", study, "--out", tmp_path / "data", "--site", site) == 0
     found = load_transformation(tmp_path / "data" / "transformation.json")
     assert found.fitted[1].centre > 850
     assert found.site is not None

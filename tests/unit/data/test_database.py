@@ -19,9 +19,9 @@ from client_agent.data.rows import read_rows
 from client_agent.data.site_table import SiteColumn, SiteTable
 from client_agent.learning.data import load_folder
 from client_agent.learning.study_file import parse_study_table
-from moiety import main
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TableSchema
+from tests.kit.command_line import moiety
 from tests.kit.present import present
 from tests.unit.data.made import ILL, ROOT, SEEN, WHO
 from tests.unit.data.made import schema as made_of
@@ -46,10 +46,8 @@ def test_the_worked_example(omop: Path, tmp_path: Path, capsys, monkeypatch: pyt
     address = tmp_path / "database.url"
     address.write_text(f"sqlite:///{omop}\n")
     address.chmod(0o600)
-    with pytest.raises(SystemExit) as ended:
-        main(["data", "prepare", "--study", str(STUDY), "--database", str(address), "--out", str(tmp_path / "data")])
+    assert moiety("data", "prepare", "--study", STUDY, "--database", address, "--out", tmp_path / "data") == 0
     said = capsys.readouterr().out
-    assert not ended.value.code
     assert f"query {hashlib.sha256(schema().query.encode()).hexdigest()}" in said
     data = load_folder(tmp_path / "data", (len(schema().feature_names),), 2)
     assert (len(data.train), len(data.test)) == (96, 24)
@@ -57,9 +55,7 @@ def test_the_worked_example(omop: Path, tmp_path: Path, capsys, monkeypatch: pyt
     prepared = np.sort(np.concatenate([data.train.X[:, 0], data.test.X[:, 0]]))
     assert prepared.tolist() == pytest.approx(sorted(age for (age,) in ages), rel=1e-6)
     monkeypatch.setenv(URL_VARIABLE, f"sqlite:///{omop}")
-    with pytest.raises(SystemExit) as ended:
-        main(["data", "prepare", "--dry-run", "--study", str(STUDY)])
-    assert not ended.value.code
+    assert moiety("data", "prepare", "--dry-run", "--study", STUDY) == 0
 
 
 def test_duckdb_gives_the_same_rows(omop: Path, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_what_programs_write_is_read(tmp_path: Path, content: str | bytes, site:
             for text in (GOOD.replace("age", "größe"), GOOD + "50,200,ä,1\n")
             for name in ("latin-1", "cp1252", "ascii", "cp850", "koi8-r")
         ),
+        (b"\x93\x07\xe2,1\n" * 40, {}, "it holds bytes that stand in no text: give a CSV or Parquet file"),
         (b"", {}, "the file is empty"),
         (codecs.BOM_UTF8, {}, "the file is empty"),
         (b"\xd0\xcf\x11\xe0 of an old workbook", {}, "is a spreadsheet or another document"),
@@ -250,6 +251,7 @@ def _as_text() -> Any:
 
 
 def test_ids_of_different_patients_stay_apart(tmp_path: Path) -> None:
+    """No spreadsheet writes 1010 as 1_010 or 0x3F2, and an underscore may part a ward from a number."""
     made = schema(AGE, ILL, WHO)
     ids = [
         "12.10",
@@ -266,6 +268,9 @@ def test_ids_of_different_patients_stay_apart(tmp_path: Path) -> None:
         "a10",
         "a100",
         "9" * 60,
+        "1010",
+        "1_010",
+        "0x3F2",
     ]
     table = pa.table({"age": ["1"] * len(ids), "ill": ["0"] * len(ids), "who": ids})
     rows = read(made, table)[0]
@@ -299,6 +304,9 @@ def test_a_draft_leaves_out_what_has_no_name(tmp_path: Path) -> None:
         ("0,1,2\n1,0,1\n0,0,1\n", True),
         ("who,2019,2020\n7,2,3\n8,4,6\n", True),
         ("sex,town,ill\nf,Bern,yes\nm,Chur,no\n", True),
+        ("id,2019,2020\nP7,2,3\nP8,4,6\n", True),
+        ("P6,2019,2020\nP7,2018,2021\n", False),
+        ("P6,2019,2020\nP7,2,2019\n", False),
         ("63,1,?,0\n67,1,3,1\n", False),
         ("f,Bern,yes\nf,Chur,no\nm,Bern,no\n", False),
         ("2020-01-01,f,1\n2020-01-02,f,2\n", False),

@@ -87,6 +87,9 @@ def test_numbers_as_a_site_writes_them(site: SiteTable, texts: list[str], number
     assert values(X, texts, site).tolist() == numbers
 
 
+_WITH_MORE = ("45%", "45 mg", "5-10", "\u20135", "<5 mg")
+
+
 @pytest.mark.parametrize(
     ("site", "text", "problem", "said"),
     [
@@ -109,8 +112,8 @@ def test_numbers_as_a_site_writes_them(site: SiteTable, texts: list[str], number
         (PLAIN, "1.200,50", Problem.THOUSANDS, "what parts them"),
         (COMMA, "1.200,50", Problem.THOUSANDS, "what parts them"),
         (PLAIN, "1,234,567", Problem.THOUSANDS, "what parts them"),
-        (PLAIN, "45%", Problem.NOT_A_NUMBER, ""),
-        (PLAIN, "45 mg", Problem.NOT_A_NUMBER, ""),
+        *((PLAIN, text, Problem.NOT_A_NUMBER, "take units, ranges and notes out") for text in _WITH_MORE),
+        (PLAIN, "-", Problem.NOT_A_NUMBER, "say missing_marks"),
         (PLAIN, "1,0000", Problem.DECIMAL_COMMA, ""),
         (COMMAS, "1,0000", Problem.NOT_A_NUMBER, ""),
         (PLAIN, "-Infinity", Problem.NOT_FINITE, ""),

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
 
 from client_agent.site import founding
 from client_agent.site.enrolment import Asking, Together, join, look
 from client_agent.site.enrolment_folder import Joined, Wanted
-from protocol.errors import MoietyError
+from protocol.errors import MoietyError, StorageFull
 from protocol.messages.control import Party, Roster, Signature
 from protocol.messages.paths import CARD
 from protocol.roster.chain import RosterChain, parse_chain, require_chain
 from protocol.roster.enrolment import Invitation, dump_card, fingerprint_of
 from protocol.sharing import Side
+from servers.enrolment import register
 from servers.enrolment.desk import Desk
 from servers.enrolment.folder import NewServer, make_folder
 from servers.enrolment.pairing import pair
@@ -24,6 +30,40 @@ from servers.settings import ServerSettings, load_settings
 
 BEGIN_S = 1_800_000_000.0
 HOUR_S = 3600.0
+
+
+@contextmanager
+def full_disk(place: Path, writes: str = "rewrite") -> Iterator[None]:
+    """The register finds no room for that file."""
+    real = getattr(register, writes)
+
+    def full(path: Path, data: Any) -> None:
+        if path == place:
+            raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
+        real(path, data)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(register, writes, full)
+        yield
+
+
+class Shown(BaseHTTPRequestHandler):
+    """Answers every request with the same bytes, and notes what it was."""
+
+    def do_GET(self) -> None:
+        self.asked.append(self.requestline)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        with suppress(OSError):  # who asked may have read enough
+            self.wfile.write(self.body)
+
+    do_POST = do_GET
+    body = b""
+    asked: ClassVar[list[str]] = []
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 class Clock:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from client_agent.site import founding
-from moiety import main
 from protocol.roster.enrolment import fingerprint_of, invitation_line, read_invitation
 from protocol.sharing import Side
+from tests.kit.command_line import moiety
 from tests.unit.enrolment.enrolling import Operators
 
 
@@ -22,17 +22,13 @@ def at_a(both: Operators) -> tuple[str, str]:
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 0
+    assert moiety(*words) == 0
     return capsys.readouterr().out
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
+    assert moiety(*words) == 2
     return capsys.readouterr().err
 
 

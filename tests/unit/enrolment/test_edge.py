@@ -8,16 +8,15 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar, cast
+from typing import cast
 
 import pytest
 import trustme
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
+from structlog.testing import capture_logs
 
 from client_agent.settings import load_settings
 from client_agent.site.enrolment import Way
@@ -34,7 +33,7 @@ from servers.enrolment.desk import Desk
 from tests.kit.certificates import answering, shown
 from tests.kit.web_proxy import tunnelling_proxy
 from tests.unit.enrolment.cards import operator_card
-from tests.unit.enrolment.enrolling import Operators
+from tests.unit.enrolment.enrolling import Operators, Shown
 
 
 class Asked:
@@ -148,7 +147,8 @@ def test_a_full_disk_is_said_and_what_nobody_expected_shows_nothing(
             raise error
 
         monkeypatch.setattr(OpenDesk, "answer", broken)
-        answer = public.post(ENROLMENT, b"x")
+        with capture_logs():  # drawing a traceback for a terminal takes seconds
+            answer = public.post(ENROLMENT, b"x")
         assert answer.status_code == status
         assert "inside" not in answer.text
 
@@ -157,25 +157,6 @@ def test_doctor_says_what_a_server_without_a_roster_waits_for(both: Operators) -
     report = examine_server(both.folder / "a" / "settings.toml")
     (found,) = [one.found for one in report.findings if one.check == "roster and keys"]
     assert "right before the federation is founded; waits for the requester to join" in found
-
-
-class Shown(BaseHTTPRequestHandler):
-    """Answers every request with the same bytes, and notes what it was."""
-
-    def do_GET(self) -> None:
-        self.asked.append(self.requestline)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        with suppress(OSError):  # who asked may have read enough
-            self.wfile.write(self.body)
-
-    do_POST = do_GET
-    body = b""
-    asked: ClassVar[list[str]] = []
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from servers.enrolment.register import names_in_place
 from servers.identity.roster import load_identity
 from tests.kit.present import present
 from tests.unit.enrolment.cards import operator_card, site_party
-from tests.unit.enrolment.enrolling import Operators, operators
+from tests.unit.enrolment.enrolling import Operators, full_disk, operators
 from tests.unit.parties import party_keys
 
 
@@ -185,20 +185,11 @@ def test_an_operator_signs_nothing_that_it_did_not_admit_or_compare(both: Operat
     assert not both.settings[Side.A].roster.exists()
 
 
-def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
-    both: Operators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(both: Operators) -> None:
     requester, _ = both.ready_to_found()
-
-    def full(path: Path, data: str) -> None:
-        if path == both.settings[Side.B].roster:
-            raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
-        path.write_text(data)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("servers.enrolment.register.rewrite", full)
-        with pytest.raises(StorageFull, match="operator-b: no space left for roster"):
-            both.found(requester)
+    said = "operator-b: no space left for roster"
+    with full_disk(both.settings[Side.B].roster), pytest.raises(StorageFull, match=said):
+        both.found(requester)
     assert both.settings[Side.A].roster.exists()
     assert not both.settings[Side.B].roster.exists()
     late = both.join("clinic-2")  # changes nothing of what was signed

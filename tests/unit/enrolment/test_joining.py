@@ -25,7 +25,7 @@ from protocol.roster.enrolment import Asked, Registration, close_asked, dump_car
 from protocol.sharing import Side
 from tests.kit.present import present
 from tests.unit.enrolment.cards import operator_card
-from tests.unit.enrolment.enrolling import HOUR_S, Operators, operators
+from tests.unit.enrolment.enrolling import HOUR_S, Operators, full_disk, operators
 from tests.unit.parties import party_keys
 
 ROOT = Path(__file__).parents[3]
@@ -150,18 +150,10 @@ def test_a_full_disk_at_the_site_leaves_nothing(both: Operators, monkeypatch: py
     assert is_joined(both.joined(pair).folder)
 
 
-def test_a_full_disk_at_an_operator_is_said_and_the_invitation_stays(
-    both: Operators, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair = both.invite("clinic-1")
-
-    def full(path: Path, data: bytes) -> None:
-        raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("servers.enrolment.register.write_durably", full)
-        with pytest.raises(StorageFull, match=r"operator-a: no space left for enrolment\.json"):
-            both.joined(pair)
+def test_a_full_disk_at_an_operator_is_said_and_the_invitation_stays(both: Operators) -> None:
+    pair, said = both.invite("clinic-1"), r"operator-a: no space left for enrolment\.json"
+    with full_disk(both.register_file(Side.A), "write_durably"), pytest.raises(StorageFull, match=said):
+        both.joined(pair)
     assert both.joined(pair).party == open_folder(both.folder / "clinic-1").party
 
 

@@ -9,14 +9,12 @@ import ssl
 import stat
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import yaml
 
-from moiety import main
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.roster.enrolment import OperatorCard, dump_card, fingerprint_of, parse_card
 from protocol.sharing import Side
@@ -25,9 +23,11 @@ from servers.enrolment.pairing import completed, own_card, pair, paired, read_ca
 from servers.identity.certificate import check_tls
 from servers.settings import ServerSettings, load_settings
 from tests.kit.certificates import answering
+from tests.kit.command_line import moiety
 from tests.kit.present import present
 from tests.ports import more_free_ports
 from tests.unit.enrolment.cards import operator_card
+from tests.unit.enrolment.enrolling import Shown
 
 
 def new_server(side: Side, **more: object) -> NewServer:
@@ -252,21 +252,6 @@ def test_files_of_another_server_are_noticed(a: tuple[OperatorCard, ServerSettin
         own_card(settings.model_copy(update={"card": tmp_path / "other.toml"}))
 
 
-class Shown(BaseHTTPRequestHandler):
-    """Shows this card."""
-
-    card = b""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/v1/card" else 404)
-        self.send_header("Content-Length", str(len(self.card)))
-        self.end_headers()
-        self.wfile.write(self.card)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 def test_a_card_can_be_fetched_from_the_peers_address(
     a: tuple[OperatorCard, ServerSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,9 +259,10 @@ def test_a_card_can_be_fetched_from_the_peers_address(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     with answering(context, Shown) as url:
-        monkeypatch.setattr(Shown, "card", dump_card(card).encode())
+        monkeypatch.setattr(Shown, "body", dump_card(card).encode())
         assert read_card(url) == card
-        monkeypatch.setattr(Shown, "card", b"x" * 40_000)
+        assert Shown.asked[-1] == "GET /v1/card HTTP/1.1"
+        monkeypatch.setattr(Shown, "body", b"x" * 40_000)
         with refused("shows no card"):
             read_card(url)
     with refused("or have the card sent as a file"):
@@ -286,17 +272,13 @@ def test_a_card_can_be_fetched_from_the_peers_address(
 def test_the_commands_print_what_to_read_and_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (port,) = more_free_ports(1)
     told = ["--federation", "clinics", "--name", "operator-a", "--url", f"https://127.0.0.1:{port}"]
-    with pytest.raises(SystemExit) as done:
-        main(["server", "init", "--side", "a", *told, "--out", str(tmp_path / "a"), "--own-ca"])
-    assert done.value.code == 0
+    made = ("server", "init", "--side", "a", *told, "--out", tmp_path / "a")
+    assert moiety(*made, "--own-ca") == 0
     said = capsys.readouterr().out
     card = parse_card((tmp_path / "a" / "operator-a.card.toml").read_text(), "it")
     assert fingerprint_of(card) in said
     assert "moiety server pair THEIRS.card.toml" in said
-    with pytest.raises(SystemExit):
-        main(["server", "status", "--config", str(tmp_path / "a" / "settings.toml")])
+    moiety("server", "status", "--config", tmp_path / "a" / "settings.toml")
     shown = capsys.readouterr().out
     assert f"\n    {fingerprint_of(card)}\nthe federation is not founded yet" in shown
-    with pytest.raises(SystemExit) as again:
-        main(["server", "init", "--side", "a", *told, "--out", str(tmp_path / "a")])
-    assert again.value.code == 2
+    assert moiety(*made) == 2
