@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -343,7 +342,6 @@ class _Leak:
     )
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0-39"
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of the study.")] = 30
-    canaries: Annotated[str, typer.Option(help="Share of canary rounds, such as 1/30 or 0.1; 0 as it is.")] = "0"
     without_clause: Annotated[
         bool, typer.Option("--without-clause", help="The site stays however often it was left out, in this process.")
     ] = False
@@ -351,24 +349,12 @@ class _Leak:
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
 
 
-def share_of_canaries(text: str) -> float:
-    """``1/30`` or ``0.1`` as a share below 1. Raises: ConfigurationError"""
-    try:
-        share = Fraction(text.strip())
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 <= share < 1:
-        raise ConfigurationError(f"--canaries: found {text!r}; give a share of the rounds below 1, such as 1/30 or 0.1")
-    return float(share)
-
-
 def _count(given: _Leak) -> None:
     from harness.attack.leak import Asked, Question, leak_line, leaked
     from harness.simulate.study_files import parse_seeds
 
     names = _names(given.questions, "--questions", Question, "they")
-    share = share_of_canaries(given.canaries)
-    for asked in (Asked(Question(name), not given.without_clause, share, given.rounds) for name in names):
+    for asked in (Asked(Question(name), not given.without_clause, given.rounds) for name in names):
         lines = []
         for failures, seed in product(asked.plans, parse_seeds(given.seeds)):
             lines.append(leak_line(asked, failures, seed))
@@ -378,7 +364,7 @@ def _count(given: _Leak) -> None:
             typer.echo(
                 f"{asked.question}: {found} bits about one site's update, mean and standard deviation over "
                 f"{found.seeds} seeds; asked in {found.asked:.1f} of {asked.rounds} rounds, {found.failed:.1f} failed "
-                f"checks that all sites see, caught in a canary round in {found.caught} studies"
+                f"checks that all sites see, caught in {found.caught} studies"
             )
 
 
