@@ -1,4 +1,4 @@
-"""A study of falsified rounds: what the server has learned when the site leaves, the rounds are over, or it is caught."""
+"""A study of falsified rounds: what the server has learned when the site leaves, all is over, or it is caught."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class LeakLine(Line):
 
     ``clause``: whether the site goes by the clause on sites left out twice. ``asked`` and ``failed``: rounds in which
     the server asked, and in which the site was left out with a failed check that all sites see. ``caught``: the round,
-    counted from 1, in which opened values that cannot be showed the requester that a server deviates; it ends the study.
+    counted from 1, in which impossible opened values showed the requester that a server deviates; it ends the study.
     """
 
     format: str = FORMAT
