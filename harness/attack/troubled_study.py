@@ -20,7 +20,7 @@ import httpx
 
 from client_agent.site.events import METRICS, RoundEnd, read_metrics
 from client_agent.site.journal import StudyJournal
-from harness.attack.attack import Attempt, Found, passes
+from harness.attack.attack import Attempt, Found, passes, replaced
 from harness.federation.clocks import START_S
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
@@ -31,6 +31,7 @@ from protocol.messages.control import Receipt, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
+from servers.background import duties
 from servers.store.records import AnswerKind, RoundRecord
 from servers.store.sql import SqlStore
 
@@ -208,7 +209,8 @@ _IMPATIENT: Final = Plan(within_s=1500.0)
 _SEED: Final = 11
 _VICTIM: Final = "c3"
 _NEVER_S: Final = 1e9
-_HELD_BACK_S: Final = 200.0
+_HELD_BACK_S: Final = 130.0
+"""An agent waits 120 s for an answer."""
 _TIMEOUT: Final = httpx.Timeout
 _ANSWER: Final = SqlStore.answer
 
@@ -244,7 +246,7 @@ def _over_a_whole_study(
     network = Troubled(draw, _SEED)
     expected = untroubled() if everybody else None
     sites = [site for site in SITES if site not in cut_off]
-    with federation(folder, network) as running:
+    with replaced(duties, "_DATABASE_LOOKED_AT_EVERY_S", 60.0), federation(folder, network) as running:
         running.hand_in(study_of(running, plan))
         running.start()
         running.comes(lambda: ended(running, *sites), plan.within_s)
