@@ -29,7 +29,6 @@ from harness.simulate.case_run import request_for
 from harness.simulate.study_files import refuse_package, simulated_study
 from harness.versions import versions
 from host.frozen import Frozen
-from protocol.errors import ConfigurationError
 from protocol.messages.control import Study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
@@ -117,12 +116,6 @@ class AttackedStudy:
         names = federation.names_of_sites[1:]
         return tuple(names[(self.seed + place) % len(names)] for place in range(len(names)))
 
-    def deviating(self, federation: Federation, number: int, *, what: str, least: int, most: int) -> tuple[str, ...]:
-        """The ``number`` contributors that deviate. Raises: ConfigurationError outside ``least`` to ``most``"""
-        if not least <= number <= most:
-            raise ConfigurationError(f"{number} {what}: choose {least} to {most} of the contributors")
-        return self.contributors_in_turn(federation)[:number]
-
 
 @contextmanager
 def timed() -> Iterator[Callable[[], float]]:
@@ -164,11 +157,6 @@ def length_of(vector: NDArray[np.floating[Any]]) -> float:
 
 def relative_error(estimate: NDArray[np.floating[Any]], truth: NDArray[np.floating[Any]]) -> float:
     return length_of(estimate - truth) / length_of(truth)
-
-
-def direction_of(vector: Reals) -> Reals:
-    """The vector, 1 long; zeros stay zeros."""
-    return vector / (length_of(vector) or 1.0)
 
 
 def clipped(vector: Reals, clip_norm: float) -> Reals:

@@ -195,35 +195,6 @@ def _cell(line: AttackLine, prior: Prior, site: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Lies(_AllVariants):
-    """Lie to gain weight or do harm, and compare with an honest run.
-
-    Example: moiety attack lies harness/studies/breast_cancer.toml --liars 2
-    """
-
-    lies: Annotated[str | None, typer.Option(help="Which lies, separated by commas; otherwise all.")] = None
-    liars: Annotated[int, typer.Option(min=1, help="How many contributors lie.")] = 1
-    clip_norm: Annotated[float | None, typer.Option(help="Replaces the study's: a liar is as long as that.")] = None
-
-
-def _lie(asked: _Lies) -> None:
-    from harness.attack.attacked_study import AS_IT_IS, Setting
-    from harness.attack.lies import Lie, lying_lines
-
-    chosen = tuple(map(Lie, _names(asked.lies, "--lies", Lie, "the lies")))
-    clip = asked.clip_norm
-    setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
-    for attacked in asked.studies(setting):
-        for line in lying_lines(attacked, chosen, asked.liars):
-            lie = "honest" if line.lie is None else line.lie.value
-            asked.told(
-                line,
-                f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}, {lie}: share "
-                f"{line.weight:.3f}, moved {line.moved:.3g} of {line.path:.3g}, log-loss {line.harm:+.4f}",
-            )
-
-
-@dataclass(frozen=True)
 class _Distances(_OverCase):
     """Locate every site's updates by distances to colluders' updates.
 
@@ -369,7 +340,6 @@ def _count(given: _Leak) -> None:
 
 
 app.command("reconstruction")(command(_Reconstruction, _reconstruct))
-app.command("lies")(command(_Lies, _lie))
 app.command("distances")(command(_Distances, _locate))
 app.command("inversion")(command(_Inversion, _invert))
 app.command("membership")(command(_Membership, _tell_members))

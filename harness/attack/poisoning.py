@@ -37,6 +37,7 @@ from harness.attack.attacked_study import (
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
 from harness.engine.updates import RoundInputs
+from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, Study
 from protocol.parameters import Needs
 
@@ -273,7 +274,9 @@ def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poison
     with timed():
         federation = of.federation()
         most = len(federation.contributors) - 1
-        chosen = of.deviating(federation, poisoners, what="poisoners", least=0, most=most)
+        if not 0 <= poisoners <= most:
+            raise ConfigurationError(f"{poisoners} poisoners: choose 0 to {most} of the contributors")
+        chosen = of.contributors_in_turn(federation)[:poisoners]
         if poison is not None:
             federation = tampered(federation, poison, chosen)
         table = of.table
