@@ -195,32 +195,6 @@ def _cell(line: AttackLine, prior: Prior, site: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Distances(_OverCase):
-    """Locate every site's updates by distances to colluders' updates.
-
-    Example: moiety attack distances harness/studies/breast_cancer.toml --colluders 0,1
-    """
-
-    only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
-    colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2"
-    every: Annotated[int, typer.Option(min=1, help="All pairs are opened in every so-manieth round.")] = 1
-
-
-def _locate(asked: _Distances) -> None:
-    from harness.attack.distances import located_line
-    from harness.simulate.study_files import parse_seeds
-
-    counts = parse_seeds(asked.colluders)
-    for attacked in asked.studies():
-        line = located_line(attacked, counts, asked.every)
-        cells = "; ".join(
-            f"{one.colluders} {one.points.value}: {one.single:.3f}, {one.together:.3f}" for one in line.located
-        )
-        head = f"{line.study}, requester {line.requester}, seed {line.seed}, {line.parameters} parameters"
-        asked.told(line, f"{head}; colluders: error from one round, from all: {cells}")
-
-
-@dataclass(frozen=True)
 class _Inversion:
     """Invert averages of gradients: read records out of them.
 
@@ -340,7 +314,6 @@ def _count(given: _Leak) -> None:
 
 
 app.command("reconstruction")(command(_Reconstruction, _reconstruct))
-app.command("distances")(command(_Distances, _locate))
 app.command("inversion")(command(_Inversion, _invert))
 app.command("membership")(command(_Membership, _tell_members))
 app.command("differencing")(command(_Differencing, _subtract))
