@@ -204,7 +204,7 @@ def kinds(fate: Fate) -> list[str]:
 
 
 _PLAN: Final = Plan()
-_IMPATIENT: Final = Plan(within_s=1500.0)
+_IMPATIENT: Final = Plan(within_s=1000.0)
 """A study that goes on ends long before; one that does not is not waited for much longer."""
 _SEED: Final = 11
 _VICTIM: Final = "c3"
