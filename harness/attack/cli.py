@@ -142,14 +142,6 @@ class _OverCase:
         _told(line, text, self.out, as_json=self.as_json)
 
 
-@dataclass(frozen=True)
-class _AllVariants(_OverCase):
-    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
-
-    def variants(self, case: Case) -> tuple[str, ...]:
-        return case.names
-
-
 # --- experiments ------------------------------------------------------------------------------------------------------
 
 
@@ -227,11 +219,16 @@ def _invert(asked: _Inversion) -> None:
 
 
 @dataclass(frozen=True)
-class _Membership(_AllVariants):
+class _Membership(_OverCase):
     """Tell members from others, after training on half of the records.
 
     Example: moiety attack membership harness/studies/breast_cancer.toml
     """
+
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
+
+    def variants(self, case: Case) -> tuple[str, ...]:
+        return case.names
 
 
 def _tell_members(asked: _Membership) -> None:
