@@ -7,9 +7,9 @@ Every experiment over a whole study takes an :class:`AttackedStudy`, runs it ins
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, SupportsFloat, TypeVar
 
@@ -29,9 +29,7 @@ from harness.simulate.case_run import request_for
 from harness.simulate.study_files import refuse_package, simulated_study
 from harness.versions import versions
 from host.frozen import Frozen
-from protocol.errors import ConfigurationError
 from protocol.messages.control import Study
-from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 
 Reals = NDArray[np.float64]
@@ -42,8 +40,6 @@ class Line(Frozen):
 
 
 L = TypeVar("L", bound=Line)
-MEASURED: Final = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
-"""Openings that show where an update lies, and not its length alone."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +113,6 @@ class AttackedStudy:
         names = federation.names_of_sites[1:]
         return tuple(names[(self.seed + place) % len(names)] for place in range(len(names)))
 
-    def deviating(self, federation: Federation, number: int, *, what: str, least: int, most: int) -> tuple[str, ...]:
-        """The ``number`` contributors that deviate. Raises: ConfigurationError outside ``least`` to ``most``"""
-        if not least <= number <= most:
-            raise ConfigurationError(f"{number} {what}: choose {least} to {most} of the contributors")
-        return self.contributors_in_turn(federation)[:number]
-
 
 @contextmanager
 def timed() -> Iterator[Callable[[], float]]:
@@ -166,16 +156,6 @@ def relative_error(estimate: NDArray[np.floating[Any]], truth: NDArray[np.floati
     return length_of(estimate - truth) / length_of(truth)
 
 
-def direction_of(vector: Reals) -> Reals:
-    """The vector, 1 long; zeros stay zeros."""
-    return vector / (length_of(vector) or 1.0)
-
-
-def clipped(vector: Reals, clip_norm: float) -> Reals:
-    """No longer than what passes where norms are opened."""
-    return np.asarray(vector * min(1.0, clip_norm / max(length_of(vector), clip_norm)))
-
-
 # --- opened sums ------------------------------------------------------------------------------------------------------
 
 
@@ -195,66 +175,22 @@ class OpenedSum:
     updates: Mapping[str, NDArray[np.float32]] = field(repr=False)
 
 
-@dataclass(frozen=True, eq=False)
-class Released:
-    """A released round as opened: the average float64[D], and the sites in it."""
-
-    average: Reals = field(repr=False)
-    sum_of_weights: float
-    took_part: tuple[str, ...]
-
-    def share(self, inputs: RoundInputs, sites: Collection[str]) -> float:
-        """The part of the sum's weight that these sites have together."""
-        listed = (weight for weight, _ in inputs.contributed if weight.site in self.took_part and weight.site in sites)
-        return sum(weight.numerator for weight in listed) / inputs.weight_list.grid / self.sum_of_weights
-
-
-class DeviatingSum(PlainSum):
-    """Sums in the open, but for what ``sites`` send; ``weight`` has their share of every released sum."""
-
-    def __init__(self, sites: tuple[str, ...] = ()) -> None:
-        self.sites = sites
-        self.weight: list[float] = []
-
-    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
-        """Return the vectors that ``sites`` send in place of ``own``, those of their updates that there are."""
-        return own
-
-    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
-        """Look at a released round; ``inputs`` are as they were before anything was replaced."""
-        self.weight.append(opened.share(inputs, self.sites))
-
-    @property
-    def mean_weight(self) -> float:
-        """Over released rounds."""
-        return float(np.mean(self.weight)) if self.weight else 0.0
-
-    def updates(self, inputs: RoundInputs) -> Summed:
-        """The sum over what is sent."""
-        sent = self.sent({site: inputs.updates[site].values for site in self.sites if site in inputs.updates}, inputs)
-        changed = {site: replace(inputs.updates[site], values=values) for site, values in sent.items()}
-        summed = super().updates(replace(inputs, updates={**inputs.updates, **changed}))
-        if summed.average is not None and summed.judgement is not None:
-            average = np.asarray(summed.average, np.float64)
-            took_part = summed.judgement.measured.took_part
-            self.released(inputs, sent, Released(average, summed.sum_of_weights, took_part))
-        return summed
-
-
-class Recorder(DeviatingSum):
+class Recorder(PlainSum):
     """Keeps every released round in ``sums``; without it a run keeps no update."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.sums: list[OpenedSum] = []
 
-    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
-        grid = inputs.weight_list.grid
-        weights, updates = {inputs.requester: inputs.own.weight(1.0)}, {inputs.requester: inputs.own}
-        for listed, update in inputs.contributed:
-            if listed.site in opened.took_part:
-                weights[listed.site] = update.weight(listed.numerator / grid)
-                updates[listed.site] = update
-        total = opened.average * opened.sum_of_weights
-        truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
-        self.sums.append(OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth))
+    def updates(self, inputs: RoundInputs) -> Summed:
+        summed = super().updates(inputs)
+        if summed.average is not None and summed.judgement is not None:
+            grid, took_part = inputs.weight_list.grid, summed.judgement.measured.took_part
+            weights, updates = {inputs.requester: inputs.own.weight(1.0)}, {inputs.requester: inputs.own}
+            for listed, update in inputs.contributed:
+                if listed.site in took_part:
+                    weights[listed.site] = update.weight(listed.numerator / grid)
+                    updates[listed.site] = update
+            total = np.asarray(summed.average, np.float64) * summed.sum_of_weights
+            truth = {site: update.values.astype(np.float32) for site, update in updates.items()}
+            self.sums.append(OpenedSum(inputs.announcement.round, inputs.requester, weights, total, truth))
+        return summed

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -143,14 +142,6 @@ class _OverCase:
         _told(line, text, self.out, as_json=self.as_json)
 
 
-@dataclass(frozen=True)
-class _AllVariants(_OverCase):
-    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
-
-    def variants(self, case: Case) -> tuple[str, ...]:
-        return case.names
-
-
 # --- experiments ------------------------------------------------------------------------------------------------------
 
 
@@ -196,61 +187,6 @@ def _cell(line: AttackLine, prior: Prior, site: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Lies(_AllVariants):
-    """Lie to gain weight or do harm, and compare with an honest run.
-
-    Example: moiety attack lies harness/studies/breast_cancer.toml --liars 2
-    """
-
-    lies: Annotated[str | None, typer.Option(help="Which lies, separated by commas; otherwise all.")] = None
-    liars: Annotated[int, typer.Option(min=1, help="How many contributors lie.")] = 1
-    clip_norm: Annotated[float | None, typer.Option(help="Replaces the study's: a liar is as long as that.")] = None
-
-
-def _lie(asked: _Lies) -> None:
-    from harness.attack.attacked_study import AS_IT_IS, Setting
-    from harness.attack.lies import Lie, lying_lines
-
-    chosen = tuple(map(Lie, _names(asked.lies, "--lies", Lie, "the lies")))
-    clip = asked.clip_norm
-    setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
-    for attacked in asked.studies(setting):
-        for line in lying_lines(attacked, chosen, asked.liars):
-            lie = "honest" if line.lie is None else line.lie.value
-            asked.told(
-                line,
-                f"{line.study}, {line.variant}, requester {line.requester}, seed {line.seed}, {lie}: share "
-                f"{line.weight:.3f}, moved {line.moved:.3g} of {line.path:.3g}, log-loss {line.harm:+.4f}",
-            )
-
-
-@dataclass(frozen=True)
-class _Distances(_OverCase):
-    """Locate every site's updates by distances to colluders' updates.
-
-    Example: moiety attack distances harness/studies/breast_cancer.toml --colluders 0,1
-    """
-
-    only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
-    colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2"
-    every: Annotated[int, typer.Option(min=1, help="All pairs are opened in every so-manieth round.")] = 1
-
-
-def _locate(asked: _Distances) -> None:
-    from harness.attack.distances import located_line
-    from harness.simulate.study_files import parse_seeds
-
-    counts = parse_seeds(asked.colluders)
-    for attacked in asked.studies():
-        line = located_line(attacked, counts, asked.every)
-        cells = "; ".join(
-            f"{one.colluders} {one.points.value}: {one.single:.3f}, {one.together:.3f}" for one in line.located
-        )
-        head = f"{line.study}, requester {line.requester}, seed {line.seed}, {line.parameters} parameters"
-        asked.told(line, f"{head}; colluders: error from one round, from all: {cells}")
-
-
-@dataclass(frozen=True)
 class _Inversion:
     """Invert averages of gradients: read records out of them.
 
@@ -283,11 +219,16 @@ def _invert(asked: _Inversion) -> None:
 
 
 @dataclass(frozen=True)
-class _Membership(_AllVariants):
+class _Membership(_OverCase):
     """Tell members from others, after training on half of the records.
 
     Example: moiety attack membership harness/studies/breast_cancer.toml
     """
+
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
+
+    def variants(self, case: Case) -> tuple[str, ...]:
+        return case.names
 
 
 def _tell_members(asked: _Membership) -> None:
@@ -343,7 +284,6 @@ class _Leak:
     )
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0-39"
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds of the study.")] = 30
-    canaries: Annotated[str, typer.Option(help="Share of canary rounds, such as 1/30 or 0.1; 0 as it is.")] = "0"
     without_clause: Annotated[
         bool, typer.Option("--without-clause", help="The site stays however often it was left out, in this process.")
     ] = False
@@ -351,24 +291,12 @@ class _Leak:
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of text.")] = False
 
 
-def share_of_canaries(text: str) -> float:
-    """``1/30`` or ``0.1`` as a share below 1. Raises: ConfigurationError"""
-    try:
-        share = Fraction(text.strip())
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 <= share < 1:
-        raise ConfigurationError(f"--canaries: found {text!r}; give a share of the rounds below 1, such as 1/30 or 0.1")
-    return float(share)
-
-
 def _count(given: _Leak) -> None:
     from harness.attack.leak import Asked, Question, leak_line, leaked
     from harness.simulate.study_files import parse_seeds
 
     names = _names(given.questions, "--questions", Question, "they")
-    share = share_of_canaries(given.canaries)
-    for asked in (Asked(Question(name), not given.without_clause, share, given.rounds) for name in names):
+    for asked in (Asked(Question(name), not given.without_clause, given.rounds) for name in names):
         lines = []
         for failures, seed in product(asked.plans, parse_seeds(given.seeds)):
             lines.append(leak_line(asked, failures, seed))
@@ -378,13 +306,11 @@ def _count(given: _Leak) -> None:
             typer.echo(
                 f"{asked.question}: {found} bits about one site's update, mean and standard deviation over "
                 f"{found.seeds} seeds; asked in {found.asked:.1f} of {asked.rounds} rounds, {found.failed:.1f} failed "
-                f"checks that all sites see, caught in a canary round in {found.caught} studies"
+                f"checks that all sites see, caught in {found.caught} studies"
             )
 
 
 app.command("reconstruction")(command(_Reconstruction, _reconstruct))
-app.command("lies")(command(_Lies, _lie))
-app.command("distances")(command(_Distances, _locate))
 app.command("inversion")(command(_Inversion, _invert))
 app.command("membership")(command(_Membership, _tell_members))
 app.command("differencing")(command(_Differencing, _subtract))

@@ -1,8 +1,4 @@
-"""A study of falsified rounds: what the server has learned when the site leaves, the rounds are over, or it is caught.
-
-Canary rounds are not in the protocol (docs/adr/0026-falsified-products-stay-open.md); here they are rounds whose
-updates are drawn anew and known to the requester, which ends the study when anything else is opened.
-"""
+"""A study of falsified rounds: what the server has learned when the site leaves, all is over, or it is caught."""
 
 from __future__ import annotations
 
@@ -165,8 +161,8 @@ class Question(StrEnum):
 
 # A search is one study's questions. `updates` are the same in every round: the worst case, as updates that move tell
 # less; lengths are parts of the clip norm. `ask` gives the next question, which fails in this share of cases if it can,
-# and None when nothing is left to find. `answered` learns if the site is in the sum; a canary round is about another
-# update, which the asker does not know. `bits` are those that all answers give; 0 where they contradict the update.
+# and None when nothing is left to find. `answered` learns if the site is in the sum. `bits` are those that all answers
+# give; 0 where they contradict the update.
 
 
 class NormSearch:
@@ -188,7 +184,7 @@ class NormSearch:
         self._middle = self._high - (self._high - self._low) * share
         return Falsehood(added=math.floor(self._bound**2 - self._middle))
 
-    def answered(self, stays: bool, *, about_the_update: bool) -> None:
+    def answered(self, stays: bool) -> None:
         if stays:
             self._high = self._middle + 1
         else:
@@ -218,9 +214,8 @@ class ProjectionSearch:
         self._chance = chances[chosen]
         return Falsehood(raised=chosen)
 
-    def answered(self, stays: bool, *, about_the_update: bool) -> None:
-        if about_the_update:
-            self._bits -= math.log2(1 - self._chance if stays else self._chance)
+    def answered(self, stays: bool) -> None:
+        self._bits -= math.log2(1 - self._chance if stays else self._chance)
 
     def bits(self, measured: Measured) -> float:
         return self._bits
@@ -243,7 +238,7 @@ class GapSearch:
         self._middle = (self._low + self._high) / 2
         return Falsehood(added=math.floor(self._middle))
 
-    def answered(self, stays: bool, *, about_the_update: bool) -> None:
+    def answered(self, stays: bool) -> None:
         if stays:
             self._low = self._middle
         else:
@@ -265,8 +260,6 @@ _SEARCHES: Final[Mapping[Question, type[Search]]] = {
 FORMAT: Final = "moiety-leak/1"
 CLAUSE: Final = {"protocol.policy.clauses.check_left_out_twice": passes}
 ROUNDS: Final = 30
-_CANARY: Final = 10**6
-"""Added to a seed for canaries' draws and updates."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +268,6 @@ class Asked:
 
     question: Question
     clause: bool = True
-    canaries: float = 0.0
     rounds: int = ROUNDS
 
     @property
@@ -287,17 +279,15 @@ class Asked:
 class LeakLine(Line):
     """``bits`` about one site's update, in at most ``rounds`` rounds, by a plan that means to spend ``failures``.
 
-    ``clause``: whether the site goes by the clause on sites left out twice. ``canaries``: the chance of a round to be a
-    canary. ``asked`` and ``failed``: rounds in which the server asked, and in which the site was left out with a failed
-    check that all sites see. ``caught``: the round, counted from 1, in which what was opened showed the requester that
-    a server deviates, which ends the study: in a canary round anything but what it knows, in others what cannot be.
+    ``clause``: whether the site goes by the clause on sites left out twice. ``asked`` and ``failed``: rounds in which
+    the server asked, and in which the site was left out with a failed check that all sites see. ``caught``: the round,
+    counted from 1, in which impossible opened values showed the requester that a server deviates; it ends the study.
     """
 
     format: str = FORMAT
     question: Question
     clause: bool
     failures: int
-    canaries: float
     rounds: int
     seed: int
     bits: float
@@ -334,47 +324,33 @@ def leak_line(asked: Asked, failures: int, seed: int) -> LeakLine:
 
 
 def learned(asked: Asked, failures: int, seed: int) -> Learned:
-    """Run one study with the defences as they are in this process.
-
-    ``seed`` draws updates, shares, challenges and which rounds are canaries.
-    """
-    search, canary = _SEARCHES[asked.question](), np.random.default_rng(_CANARY + seed)
+    """Run one study with the defences as they are in this process; ``seed`` draws updates, shares and challenges."""
+    search = _SEARCHES[asked.question]()
     selects = rule_for(search.spec, batch_size=16, grid=PARAMETERS.weight_grid).selects
     memory, questions, failed, spent, caught = SiteMemory(), 0, 0, 0, None
     for number in range(1, asked.rounds + 1):
-        real = bool(canary.random() >= asked.canaries)
-        measured = _measured(search, seed, number, real=real)
+        measured = _measured(search, seed, number)
         share = share_that_fails(asked.rounds + 1 - number, max(0, failures - spent))
         takes_part = selects or _takes_part(number, memory)  # a rule that selects turns the clause off
         if not takes_part or (falsehood := search.ask(measured, share)) is None:
             break
         questions += 1
-        judged = _judged(measured, falsehood, number, real=real)
-        if judged is None:
+        try:
+            judged = measured.judged(falsehood, number)
+        except ProtocolViolation:  # the opened values are impossible
             caught = number
             break
         stays = VICTIM in judged.measured.took_part
-        search.answered(stays, about_the_update=real)
+        search.answered(stays)
         released = (REQUESTER, *judged.measured.took_part)
         memory = remember_left_out(memory, number, SITES, released, judged.failed, own=VICTIM)
         spent += not stays
         failed += VICTIM in judged.failed
-    return Learned(search.bits(_measured(search, seed, 0, real=True)), questions, failed, caught)
+    return Learned(search.bits(_measured(search, seed, 0)), questions, failed, caught)
 
 
-def _measured(search: Search, seed: int, number: int, *, real: bool) -> Measured:
-    updates = search.updates(seed if real else _CANARY * (1 + seed) + number)
-    return Measured(search.spec, search.opens, updates, derive(bytes([seed % 256]) * 32, str(number)))
-
-
-def _judged(measured: Measured, falsehood: Falsehood, number: int, *, real: bool) -> Judgement | None:
-    """Return the requester's judgement; None where opened values are impossible, or wrong in a canary round."""
-    try:
-        if not real and measured.opened(falsehood) != measured.opened(Falsehood()):
-            return None
-        return measured.judged(falsehood, number)
-    except ProtocolViolation:
-        return None
+def _measured(search: Search, seed: int, number: int) -> Measured:
+    return Measured(search.spec, search.opens, search.updates(seed), derive(bytes([seed % 256]) * 32, str(number)))
 
 
 def most(question: Question, seeds: Sequence[int]) -> float:

@@ -53,28 +53,26 @@ def _without(*clauses: str) -> Mapping[str, object]:
 _READ: Final = 0.15
 
 
-@dataclass(frozen=True)
-class _List:
-    """The listed sites, the accomplices among them, and weights other than 1 (over the grid)."""
+def _one_sum(
+    listed: tuple[str, ...],
+    folder: Path,
+    *,
+    accomplices: tuple[str, ...] = (),
+    least: int = 3,
+    numerators: Mapping[str, int] = MappingProxyType({}),
+) -> Found:
+    """The figure is the error of the first site's update, from the sum and what accomplices know.
 
-    listed: tuple[str, ...]
-    accomplices: tuple[str, ...] = ()
-    least: int = 3
-    numerators: Mapping[str, int] = field(default_factory=dict)
-
-
-def _one_sum(of: _List, folder: Path) -> Found:
-    """The figure is the error of the first site's update, from the sum and what accomplices know."""
-    victim = of.listed[0]
+    ``numerators``: weights other than 1, over the grid.
+    """
     with Federation(folder) as sites:
-        made = sites.round(study(), 1, of.listed, version=0, least=of.least, numerators=of.numerators)
-        truth = {site: sites.learners[site].gradient(START).astype(np.float64) for site in of.listed}
+        made = sites.round(study(), 1, listed, version=0, least=least, numerators=numerators)
+        truth = {site: sites.learners[site].gradient(START).astype(np.float64) for site in listed}
     if made.refused:
         return Found(False, 1.0)
-    weight = {site: of.numerators.get(site, GRID) / GRID for site in of.listed}
-    known = np.sum([weight[site] * truth[site] for site in of.accomplices], axis=0) if of.accomplices else 0.0
-    estimate = (made.sum - known) / weight[victim]
-    error = relative_error(estimate, truth[victim])
+    weight = {site: numerators.get(site, GRID) / GRID for site in listed}
+    known = np.sum([weight[site] * truth[site] for site in accomplices], axis=0) if accomplices else 0.0
+    error = relative_error((made.sum - known) / weight[listed[0]], truth[listed[0]])
     return Found(error < _READ, error)
 
 
@@ -249,14 +247,14 @@ def _around_isolation(sites: Federation) -> Round:
 _FEW: Final = ("enough_contributors", "least_number", "largest_share")
 ATTEMPTS: Final = {
     "list-of-one-heavy-site": Attempt(
-        partial(_one_sum, _List(_LISTED, numerators=dict.fromkeys(_LISTED[1:], 1))),
+        partial(_one_sum, _LISTED, numerators=dict.fromkeys(_LISTED[1:], 1)),
         {**_ISOLATION, **_without("largest_share")},
     ),
     "list-of-two-with-an-accomplice": Attempt(
-        partial(_one_sum, _List(SITES[:2], accomplices=SITES[1:2], least=2)), {**_ISOLATION, **_without(*_FEW)}
+        partial(_one_sum, SITES[:2], accomplices=SITES[1:2], least=2), {**_ISOLATION, **_without(*_FEW)}
     ),
-    "list-of-one": Attempt(partial(_one_sum, _List(SITES[:1], least=1)), {**_ISOLATION, **_without(*_FEW)}),
-    "list-of-accomplices": Attempt(partial(_one_sum, _List(_LISTED, accomplices=_LISTED[1:], least=4)), _ISOLATION),
+    "list-of-one": Attempt(partial(_one_sum, SITES[:1], least=1), {**_ISOLATION, **_without(*_FEW)}),
+    "list-of-accomplices": Attempt(partial(_one_sum, _LISTED, accomplices=_LISTED[1:], least=4), _ISOLATION),
     **{
         name: Attempt(partial(_declined, rows), {**_DECLINED_WITHOUT[name], f"{_DECISIONS}_check_isolation": passes})
         for name, rows in _DECLINED.items()

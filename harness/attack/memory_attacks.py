@@ -139,7 +139,7 @@ class Federation:
         return True
 
 
-Script = Callable[[Federation], None]
+Script = Callable[[Federation], object]
 """Asks a federation for sums."""
 
 
@@ -162,17 +162,11 @@ def start() -> Model:
     return np.zeros(FEATURES)
 
 
-@dataclass(frozen=True)
-class Ask:
+def _ask(
+    listed: Sequence[str] = FOUR, claim: Claim = HONEST, away: Sequence[str] = (), told: Sequence[str] = SITES
+) -> Script:
     """One sum at the first model; see :meth:`Federation.ask`."""
-
-    listed: Sequence[str] = FOUR
-    claim: Claim = HONEST
-    away: Sequence[str] = ()
-    told: Sequence[str] = SITES
-
-    def __call__(self, federation: Federation) -> None:
-        federation.ask(self.listed, start(), self.claim, away=self.away, told=self.told)
+    return lambda federation: federation.ask(listed, start(), claim, away=away, told=told)
 
 
 def _in_turn(*steps: Script) -> Script:
@@ -225,27 +219,27 @@ PARTS: Final = (("one", "two", "three"), ("four", "five", "six"), ("two", "three
 """The third less the second less the first is the first site's update, with its sign turned."""
 
 ATTACKS: Final[Mapping[str, Script]] = {
-    "another-version": _in_turn(Ask(), _others_step, Ask(WITHOUT_ONE)),
+    "another-version": _in_turn(_ask(), _others_step, _ask(WITHOUT_ONE)),
     "rate-1e-06": _one_step_later(1e-6),
     "rate-0-001": _one_step_later(1e-3),
     "rate-0-1": _one_step_later(0.1),
     "steered-back": _steered_back,
-    "late-joiner": _in_turn(Ask(WITHOUT_ONE), Ask()),
+    "late-joiner": _in_turn(_ask(WITHOUT_ONE), _ask()),
     # The list stays, and the servers' operator sees to it that one is away.
-    "away": _in_turn(Ask(claim=Claim(least=3)), Ask(claim=Claim(least=3), away=("one",))),
-    "second-study": _in_turn(Ask(), Ask(WITHOUT_ONE, Claim("second"))),
-    "cancelled": _in_turn(Ask(), Federation.forget_ends, Ask(WITHOUT_ONE, Claim("again"))),
-    "restarted": _in_turn(Ask(), Federation.lose_updates, Ask(WITHOUT_ONE)),
+    "away": _in_turn(_ask(claim=Claim(least=3)), _ask(claim=Claim(least=3), away=("one",))),
+    "second-study": _in_turn(_ask(), _ask(WITHOUT_ONE, Claim("second"))),
+    "cancelled": _in_turn(_ask(), Federation.forget_ends, _ask(WITHOUT_ONE, Claim("again"))),
+    "restarted": _in_turn(_ask(), Federation.lose_updates, _ask(WITHOUT_ONE)),
     # The difference is one site's update, divided by the step.
-    "one-grid-step": _in_turn(Ask(), Ask(claim=Claim(weights={**dict.fromkeys(FOUR, 1.0), "one": 1023 / 1024}))),
+    "one-grid-step": _in_turn(_ask(), _ask(claim=Claim(weights={**dict.fromkeys(FOUR, 1.0), "one": 1023 / 1024}))),
     # {1,2,3,4} less {2,3,4,5} is 1 - 5, and {1,5} is their sum.
-    "through-others": _in_turn(Ask(), Ask(("two", "three", "four", "five")), Ask(("one", "five"))),
+    "through-others": _in_turn(_ask(), _ask(("two", "three", "four", "five")), _ask(("one", "five"))),
     # Nobody is in the first and the second, or told of the other one.
-    "apart": _in_turn(*(Ask(part, Claim(f"study {place}"), told=part) for place, part in enumerate(PARTS))),
-    "untold": _in_turn(*(Ask(part, Claim(version=place), told=part) for place, part in enumerate(PARTS))),
+    "apart": _in_turn(*(_ask(part, Claim(f"study {place}"), told=part) for place, part in enumerate(PARTS))),
+    "untold": _in_turn(*(_ask(part, Claim(version=place), told=part) for place, part in enumerate(PARTS))),
     # Each of the first two is opened twice: the first time it was too long, was discarded, and leaves a count too many.
     "padded": _in_turn(
-        *(Ask(PARTS[place], Claim(version=place), told=PARTS[place]) for place in (0, 0, 1, 1, 2)),
+        *(_ask(PARTS[place], Claim(version=place), told=PARTS[place]) for place in (0, 0, 1, 1, 2)),
     ),
     "slow-lists": _slow_lists,
 }

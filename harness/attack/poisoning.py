@@ -23,26 +23,19 @@ from scipy.stats import norm
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model
-from harness.attack.attacked_study import (
-    MEASURED,
-    AttackedStudy,
-    DeviatingSum,
-    Reals,
-    Released,
-    clipped,
-    length_of,
-    rounded,
-    timed,
-)
+from harness.attack.attacked_study import AttackedStudy, Reals, length_of, rounded, timed
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory
-from harness.engine.updates import RoundInputs
+from harness.engine.updates import PlainSum, RoundInputs, Summed
+from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName, Study
 from protocol.parameters import Needs
 
 _LONGEST: Final = 3.0
 """So many clip norms pass the range check in 99 of 100 rounds, whatever is opened; of five, one in three passes."""
 _HALVINGS: Final = 20
+_MEASURED: Final = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
+"""Openings that show where an update lies, and not its length alone."""
 
 
 class Poison(StrEnum):
@@ -101,12 +94,17 @@ def written(poison: Poison, known: Known) -> dict[str, Reals]:
     return dict.fromkeys(known.own, together)
 
 
+def _clipped(vector: Reals, clip_norm: float) -> Reals:
+    """No longer than what passes where norms are opened."""
+    return np.asarray(vector * min(1.0, clip_norm / max(length_of(vector), clip_norm)))
+
+
 def _a_little(known: Known) -> Reals:
     """As many standard deviations off the mean, in every coordinate, as still have enough honest sites beyond them."""
     liars, sites = len(known.own), len(known.own) + len(known.honest)
     supporters = sites // 2 + 1 - liars
     z = float(norm.ppf(max(0.5, (sites - liars - supporters) / (sites - liars))))
-    return clipped(known.mean - z * np.std(known.honest, axis=0), known.clip_norm)
+    return _clipped(known.mean - z * np.std(known.honest, axis=0), known.clip_norm)
 
 
 def _min_max(known: Known) -> Reals:
@@ -137,7 +135,7 @@ def _just_inside(known: Known) -> Reals:
     lose more weight by their distance. No longer than a clipped update, as lengths are checked too."""
     apart = float(np.median([np.linalg.norm(one - known.requester) for one in known.honest]))
     length = max(length_of(known.requester), 1e-12)
-    return clipped(known.requester * (1 - apart / length), known.clip_norm)
+    return _clipped(known.requester * (1 - apart / length), known.clip_norm)
 
 
 def _two_faced(known: Known) -> Reals:
@@ -145,7 +143,7 @@ def _two_faced(known: Known) -> Reals:
     longest vector against it that passes. Where what is summed is measured it can only be JUST_INSIDE."""
     if not known.summed:
         return known.requester
-    if known.opens in MEASURED:
+    if known.opens in _MEASURED:
         return _just_inside(known)
     reach = 1.0 if known.opens.of_norms else _LONGEST
     return -_as_long_as(known.requester, known) * reach
@@ -232,16 +230,28 @@ class Poisoned:
     triggered: float
 
 
-class PoisonedSum(DeviatingSum):
-    """Sums with what ``sites`` send in place of their updates."""
+class PoisonedSum(PlainSum):
+    """Sums with what ``sites`` send in place of their updates; ``weight`` has their share of every released sum."""
 
-    def __init__(self, poisoners: tuple[str, ...], poison: Poison | None, seed: int) -> None:
-        super().__init__(poisoners)
+    def __init__(self, sites: tuple[str, ...], poison: Poison | None, seed: int) -> None:
+        self.sites = sites
+        self.weight: list[float] = []
         self._poison = poison
         self._draw = np.random.default_rng([seed, 17])
         self._last: Reals | None = None
 
-    def sent(self, own: Mapping[str, Reals], inputs: RoundInputs) -> Mapping[str, Reals]:
+    def updates(self, inputs: RoundInputs) -> Summed:
+        changed = {site: replace(inputs.updates[site], values=values) for site, values in self._sent(inputs).items()}
+        summed = super().updates(replace(inputs, updates={**inputs.updates, **changed}))
+        if summed.average is not None and summed.judgement is not None:
+            of_poisoners = set(summed.judgement.measured.took_part) & set(self.sites)
+            listed = sum(weight.numerator for weight, _ in inputs.contributed if weight.site in of_poisoners)
+            self.weight.append(listed / inputs.weight_list.grid / summed.sum_of_weights)
+            self._last = np.asarray(summed.average, np.float64)
+        return summed
+
+    def _sent(self, inputs: RoundInputs) -> Mapping[str, Reals]:
+        own = {site: inputs.updates[site].values for site in self.sites if site in inputs.updates}
         honest = [update.values for site, update in inputs.updates.items() if site not in self.sites]
         if self._poison is None or not own or len(honest) < 2:
             return {}
@@ -258,10 +268,6 @@ class PoisonedSum(DeviatingSum):
         )
         return written(self._poison, known)
 
-    def released(self, inputs: RoundInputs, sent: Mapping[str, Reals], opened: Released) -> None:
-        super().released(inputs, sent, opened)
-        self._last = opened.average
-
 
 def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poisoned:
     """Run a study of which ``poisoners`` contributors, which ones goes by seed, send or train on ``poison``.
@@ -273,7 +279,9 @@ def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poison
     with timed():
         federation = of.federation()
         most = len(federation.contributors) - 1
-        chosen = of.deviating(federation, poisoners, what="poisoners", least=0, most=most)
+        if not 0 <= poisoners <= most:
+            raise ConfigurationError(f"{poisoners} poisoners: choose 0 to {most} of the contributors")
+        chosen = of.contributors_in_turn(federation)[:poisoners]
         if poison is not None:
             federation = tampered(federation, poison, chosen)
         table = of.table
@@ -285,7 +293,7 @@ def poisoned(of: AttackedStudy, poisoners: int, poison: Poison | None) -> Poison
         history = of.run(study, federation, summing, works_out_isolation=False)
         return Poisoned(
             released=history.shared_rounds,
-            weight=rounded(summing.mean_weight, _DIGITS),
+            weight=rounded(np.mean(summing.weight) if summing.weight else 0.0, _DIGITS),
             accuracy=rounded(history.test_accuracy, _DIGITS),
             log_loss=rounded(history.rounds[-1].test_loss, _DIGITS),
             triggered=rounded(_triggered(study, history, federation.requester), _DIGITS),

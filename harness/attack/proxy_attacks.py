@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
@@ -384,7 +383,7 @@ def _replays_in_a_session(at: Between) -> Iterator[str]:
         ("the head of one, the content of another", Side.B, mixed, 0),
         ("after most of an hour", Side.B, proxy.asked[lost].content, 3000),
     ):
-        servers.clock.wait(threading.Event(), after_s)
+        servers.apps.clock.jump(after_s)
         url = f"{servers.url(side)}{one.url.path}"
         asked = httpx.Request("POST", url, headers=_SESSION, content=content)
         if _in_session(whole(proxy.onward.handle_request(asked))):
@@ -413,7 +412,7 @@ def _makes_up_in_a_session(at: Between) -> Iterator[str]:
 
     def in_a_session_again() -> None:
         """A client that was lied to asks in envelopes for a while."""
-        at.opened.federation.clock.wait(threading.Event(), 1200)
+        at.opened.federation.apps.clock.jump(1200)
         at.view()
         assert at.proxy.asked[-1].headers["content-type"] == SESSION_TYPE
 

@@ -35,6 +35,7 @@ from harness.attack.scripted_rounds import (
     pair_in_memory,
     refusals,
     small_update,
+    soon,
 )
 from harness.attack.signed_client import ENCLOSED_OF_LONG_BODIES, Outgoing, SignedClient, digest_of
 from harness.engine.parties import SiteEntry, make_parties
@@ -119,7 +120,7 @@ def _drops_a_site(folder: Path) -> Found:
     lies = {f"servers.rounds.{module}.awaited_sites": nobody_at_b for module in ("contributions", "state")}
     lies_of_shares = {f"servers.rounds.{module}.collected": without_the_victim for module in ("state", "side_b")}
     with taken_out({**lies, **lies_of_shares}), pair_in_memory(folder) as pair:
-        opened = pair.round(opens=Needs.NOTHING)
+        opened = pair.round(opens=Needs.NOTHING, closes_at_s=soon(pair))
         opened.sites.announce(opened.announcement)
         opened.lock()
         left_out = set(SITES) - set(opened.agreed)

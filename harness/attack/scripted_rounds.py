@@ -130,6 +130,11 @@ class AttackedPair(Generic[R]):
         return OpenRound(sites, announcement, x)
 
 
+def soon(pair: AttackedPair[ServersInMemory]) -> int:
+    """A round's end that is worth waiting for: a script takes no time on the servers' clock."""
+    return int(pair.federation.clock.now()) + 20
+
+
 @contextmanager
 def pair_in_memory(folder: Path, sites: Sequence[str] = SITES) -> Iterator[AttackedPair[ServersInMemory]]:
     """Two real servers of these sites, whose files are in ``folder``."""

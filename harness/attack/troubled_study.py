@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import httpx
 
 from client_agent.site.events import METRICS, RoundEnd, read_metrics
 from client_agent.site.journal import StudyJournal
-from harness.attack.attack import Attempt, Found, passes
+from harness.attack.attack import Attempt, Found, passes, replaced
 from harness.federation.clocks import START_S
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_learner, light_sites, light_study
@@ -31,6 +31,7 @@ from protocol.messages.control import Receipt, RuleSpec, Signed, Study
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
+from servers.background import duties
 from servers.store.records import AnswerKind, RoundRecord
 from servers.store.sql import SqlStore
 
@@ -203,12 +204,13 @@ def kinds(fate: Fate) -> list[str]:
 
 
 _PLAN: Final = Plan()
-_IMPATIENT: Final = Plan(within_s=1500.0)
+_IMPATIENT: Final = Plan(within_s=1000.0)
 """A study that goes on ends long before; one that does not is not waited for much longer."""
 _SEED: Final = 11
 _VICTIM: Final = "c3"
 _NEVER_S: Final = 1e9
-_HELD_BACK_S: Final = 200.0
+_HELD_BACK_S: Final = 130.0
+"""An agent waits 120 s for an answer."""
 _TIMEOUT: Final = httpx.Timeout
 _ANSWER: Final = SqlStore.answer
 
@@ -224,37 +226,33 @@ def untroubled() -> Left:
         return left(running)
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """A network's doing, and the sites to which the study's end is promised all the same.
-
-    ``everybody``: all sites are in every sum although it does. ``cut_off``: sites that nothing reaches, of whom
-    no end is asked. ``afterwards_s``: how long the servers stay when the study is over, for what comes late.
-    """
-
-    draw: Draw
-    plan: Plan = _PLAN
-    everybody: bool = True
-    cut_off: frozenset[str] = frozenset()
-    afterwards_s: float = 0.0
-
-
-def _over_a_whole_study(trouble: Trouble, folder: Path) -> Found:
+def _over_a_whole_study(
+    draw: Draw,
+    folder: Path,
+    *,
+    plan: Plan = _PLAN,
+    everybody: bool = True,
+    cut_off: frozenset[str] = frozenset(),
+    afterwards_s: float = 0.0,
+) -> Found:
     """It has reached something when a study does not end as it would have, or anything is used twice or lost.
 
     That is: a site without an end and its reason, another model or other sites in a sum than without trouble, servers
     that hold different sets, a share that is gone although there is a receipt, a request that is carried out twice.
+
+    ``everybody``: all sites are in every sum although the network does this. ``cut_off``: sites that nothing reaches,
+    of whom no end is asked. ``afterwards_s``: how long the servers stay when the study is over, for what comes late.
     """
-    network = Troubled(trouble.draw, _SEED)
-    expected = untroubled() if trouble.everybody else None
-    sites = [site for site in SITES if site not in trouble.cut_off]
-    with federation(folder, network) as running:
-        running.hand_in(study_of(running, trouble.plan))
+    network = Troubled(draw, _SEED)
+    expected = untroubled() if everybody else None
+    sites = [site for site in SITES if site not in cut_off]
+    with replaced(duties, "_DATABASE_LOOKED_AT_EVERY_S", 60.0), federation(folder, network) as running:
+        running.hand_in(study_of(running, plan))
         running.start()
-        running.comes(lambda: ended(running, *sites), trouble.plan.within_s)
+        running.comes(lambda: ended(running, *sites), plan.within_s)
         running.stop_agents()
-        if trouble.afterwards_s:
-            running.comes(lambda: False, trouble.afterwards_s)
+        if afterwards_s:
+            running.comes(lambda: False, afterwards_s)
         reached = [*_not_as_promised(left(running), sites, expected), *_taken(network)]
     if not network.injected:
         raise RuntimeError("the network troubled nothing")
@@ -323,13 +321,13 @@ def _nobody(*_: object) -> frozenset[str]:
     return frozenset()
 
 
-def _attempt(trouble: Trouble, without: Mapping[str, object]) -> Attempt:
-    return Attempt(partial(_over_a_whole_study, trouble), without)
+def _attempt(draw: Draw, without: Mapping[str, object], **how: Any) -> Attempt:  # noqa: ANN401  # see the function
+    return Attempt(partial(_over_a_whole_study, draw, **how), without)
 
 
 ATTEMPTS: Final = {
     "network-loses-messages": _attempt(
-        Trouble(_loses),
+        _loses,
         {
             "servers.rounds.contributions.same_receipt": _came_before,
             # The answer to the products, which cannot be made a second time, is forgotten.
@@ -340,52 +338,53 @@ ATTEMPTS: Final = {
     ),
     # Everything; the copy comes first, or up to a second later.
     "network-doubles-messages": _attempt(
-        Trouble(lambda drawn, _: Fate(held_s=drawn.uniform(0.0, 0.2), again_after_s=drawn.uniform(0.0, 1.0))),
+        lambda drawn, _: Fate(held_s=drawn.uniform(0.0, 0.2), again_after_s=drawn.uniform(0.0, 1.0)),
         {"servers.store.sql.SqlStore.remember_nonce": passes},
     ),
     # One request in ten, for so long that its sender has sent it again.
     "network-holds-messages-back": _attempt(
-        Trouble(
-            lambda drawn, _: Fate(held_s=_HELD_BACK_S if drawn.random() < 0.1 else 0.05),
-            everybody=False,
-            afterwards_s=_HELD_BACK_S,
-        ),
+        lambda drawn, _: Fate(held_s=_HELD_BACK_S if drawn.random() < 0.1 else 0.05),
         {"protocol.channel.signing.require_time": passes, "servers.identity.sessions.require_time": passes},
+        everybody=False,
+        afterwards_s=_HELD_BACK_S,
     ),
-    "network-cuts-messages": _attempt(Trouble(_cuts), {"client_agent.net.exchange._ALTERED": ()}),
+    "network-cuts-messages": _attempt(_cuts, {"client_agent.net.exchange._ALTERED": ()}),
     "network-delays-messages": _attempt(
-        Trouble(_delays, Plan(deadline_s=300.0)),
+        _delays,
         {
             "servers.rounds.contributions.awaited_sites": _nobody,
             "servers.rounds.state.awaited_sites": _nobody,
             "protocol.rounds.side_a.still_awaited": _nobody,
         },
+        plan=Plan(deadline_s=300.0),
     ),
     # One request in twenty-five is never answered, and its connection stays open.
     "network-goes-silent": _attempt(
-        Trouble(lambda drawn, _: Fate(silent=drawn.random() < 0.04), _IMPATIENT, everybody=False),
+        lambda drawn, _: Fate(silent=drawn.random() < 0.04),
         {
             "servers.peer_client.httpx.Timeout": lambda *_, **__: _TIMEOUT(_NEVER_S),
             "servers.peer_client.PeerClient._longest_s": lambda *_: _NEVER_S,
         },
+        plan=_IMPATIENT,
+        everybody=False,
     ),
     # One answer in twenty-five comes by a sixteenth every hundred seconds: no read is given up for that.
     "network-trickles-answers": _attempt(
-        Trouble(lambda drawn, _: Fate(pause_s=100.0 * (drawn.random() < 0.04)), _IMPATIENT, everybody=False),
+        lambda drawn, _: Fate(pause_s=100.0 * (drawn.random() < 0.04)),
         {"client_agent.net.answers.Answer._require_speed": passes},
+        plan=_IMPATIENT,
+        everybody=False,
     ),
     # From the twelfth request to a server on.
     "network-keeps-a-site-out": _attempt(
-        Trouble(
-            lambda _, passing: Fate(arrives=passing.sender != _VICTIM or passing.number < 12),
-            Plan(deadline_s=60.0, within_s=400.0),
-            everybody=False,
-            cut_off=frozenset({_VICTIM}),
-        ),
+        lambda _, passing: Fate(arrives=passing.sender != _VICTIM or passing.number < 12),
         {
             "servers.rounds.contributions.RoundRecord": lambda key, state, announced, _: RoundRecord(
                 key, state, announced, START_S + _NEVER_S
             )
         },
+        plan=Plan(deadline_s=60.0, within_s=400.0),
+        everybody=False,
+        cut_off=frozenset({_VICTIM}),
     ),
 }

@@ -22,6 +22,7 @@ from harness.attack.scripted_rounds import (
     RoundInMemory,
     pair_in_memory,
     small_update,
+    soon,
 )
 from harness.federation.server_apps import ServersInMemory
 from protocol import release
@@ -76,7 +77,7 @@ def _changed(change: Callable[[Ring], Ring], bits: int, pair: AttackedPair[Serve
 
 def _two_faced(pair: AttackedPair[ServersInMemory]) -> RoundInMemory:
     """Each server gets a sound share, but of another vector: two halves that do not belong together are uniform."""
-    opened = pair.round()
+    opened = pair.round(closes_at_s=soon(pair))  # both servers wait for the halves that belong together until then
     opened.sites.announce(opened.announcement)
     opened.contribute(VICTIM, forged.two_faced(opened.honest[VICTIM], opened.fresh(VICTIM, _update(2))))
     return opened

@@ -54,28 +54,24 @@ def update(site: str) -> Ring:
     return _LOUD[pattern].view(np.uint64)
 
 
-def real_view(
-    side: Side,
-    seed: bytes,
-    opens: Needs = Needs.DISTANCES,
-    *,
-    reused_pad: bool = False,
-    reused_correlation: bool = False,
-) -> View:
-    """Return one server's view of a round, by the protocol's own functions; two flags break it on purpose."""
+def real_views(
+    seed: bytes, opens: Needs = Needs.DISTANCES, *, reused_pad: bool = False, reused_correlation: bool = False
+) -> dict[Side, View]:
+    """Return both servers' views of a round, by the protocol's own functions; two flags break it on purpose."""
     shares: dict[Side, list[Ring]] = {s: [] for s in Side}
-    view: View = {}
+    views: dict[Side, View] = {side: {} for side in Side}
     for place, site in enumerate(SITES):
         pad = derive(seed, "share" if reused_pad else f"share {site}")
         seed_share, vector_share = split(update(site), pad)
         gets_vector = vector_side(place)
         shares[gets_vector].append(expand_share(vector_share, 0, D))
         shares[gets_vector.other].append(expand_share(seed_share, 0, D))
-        view[f"share of {site}"] = to_bytes(shares[side][-1])
-        other = seed_share.seed if side is gets_vector else to_bytes(vector_share.vector)
-        view[f"commitment of {site}"] = commitment_to(
-            other, derive(seed, f"salt {site}"), derive(seed, f"content key {site}")
-        )
+        sent = {gets_vector: to_bytes(vector_share.vector), gets_vector.other: seed_share.seed}
+        for side, view in views.items():
+            view[f"share of {site}"] = to_bytes(shares[side][-1])
+            view[f"commitment of {site}"] = commitment_to(
+                sent[side.other], derive(seed, f"salt {site}"), derive(seed, f"content key {site}")
+            )
     queries = query_shares(seed) if opens.queried else {s: {} for s in Side}
     nothing = np.zeros(D, dtype=np.uint64) if opens.of_norms else None
     lengths = tuple(product_lengths(opens, place, place == 0, PARAMETERS) for place in range(len(SITES)))
@@ -89,15 +85,14 @@ def real_view(
             half[2].vector[D : 2 * D] = half[2].vector[:D]
         operands = measurement.prepare_all(own, CHALLENGE, given, PARAMETERS, opens=opens)
         masked = [measurement.masked(one, h) for one, h in zip(operands, half, strict=True)]
-        if own is not side:
-            view["masked vectors"] = to_bytes(np.concatenate(masked))
-        else:
-            view["correlation"] = b"".join(to_bytes(h.vector) + to_bytes(h.products) for h in half)
-    for site, asked in queries[side].items():
-        view[f"query for {site}"] = to_bytes(asked)
-    total = sum_chunk([chunks_of(s) for s in shares[side.other]], 0, D)
-    view["masked sum"] = to_bytes(masked_sum_chunk(total, derive(seed, "mask"), 0))
-    return view
+        views[own.other]["masked vectors"] = to_bytes(np.concatenate(masked))
+        views[own]["correlation"] = b"".join(to_bytes(h.vector) + to_bytes(h.products) for h in half)
+    for side, view in views.items():
+        for site, asked in queries[side].items():
+            view[f"query for {site}"] = to_bytes(asked)
+        total = sum_chunk([chunks_of(s) for s in shares[side.other]], 0, D)
+        view["masked sum"] = to_bytes(masked_sum_chunk(total, derive(seed, "mask"), 0))
+    return views
 
 
 def query_shares(seed: bytes) -> dict[Side, dict[str, Ring]]:
@@ -151,12 +146,14 @@ def statistic(left: np.ndarray, right: np.ndarray) -> float:
     return float(sum(np.sum((found - expected) ** 2 / expected) for found, expected in parts))
 
 
-def histograms(views: Callable[[int], View], opens: Needs) -> dict[str, np.ndarray]:
-    counted: dict[str, np.ndarray] = {}
+def histograms(views: Callable[[int], dict[Side, View]], opens: Needs) -> dict[Side, dict[str, np.ndarray]]:
+    counted: dict[Side, dict[str, np.ndarray]] = {}
     for run in range(RUNS):
-        for name, part in joint(views(run), opens).items():
-            counted.setdefault(name, np.zeros(256, dtype=np.int64))
-            counted[name] += np.bincount(np.frombuffer(part, dtype=np.uint8), minlength=256)
+        for side, view in views(run).items():
+            cells = counted.setdefault(side, {})
+            for name, part in joint(view, opens).items():
+                cells.setdefault(name, np.zeros(256, dtype=np.int64))
+                cells[name] += np.bincount(np.frombuffer(part, dtype=np.uint8), minlength=256)
     return counted
 
 
@@ -173,34 +170,40 @@ def run_seed(kind: str, run: int) -> bytes:
     return derive(b"server view", f"{kind} {run}")
 
 
+@cache
+def real(opens: Needs, **broken: bool) -> dict[Side, dict[str, np.ndarray]]:
+    return histograms(lambda run: real_views(run_seed("real", run), opens, **broken), opens)
+
+
 def simulated(side: Side, opens: Needs) -> dict[str, np.ndarray]:
-    view = real_view(side, bytes(32), opens)
+    view = real_views(bytes(32), opens)[side]
     return simulated_of(tuple(sorted((name, len(part)) for name, part in view.items())), opens)
 
 
 @cache
 def simulated_of(shape: Shape, opens: Needs) -> dict[str, np.ndarray]:
     """Drawn once for both servers' views of one shape: no bound above asks that the tests be independent."""
-    return histograms(lambda run: simulated_view(shape, run_seed("simulated", run)), opens)
+    return histograms(lambda run: {Side.A: simulated_view(shape, run_seed("simulated", run))}, opens)[Side.A]
 
 
 @pytest.mark.parametrize("opens", OPENS)
 @pytest.mark.parametrize("side", list(Side))
 def test_a_simulator_writes_a_view_like_the_servers(side: Side, opens: Needs) -> None:
-    real = histograms(lambda run: real_view(side, run_seed("real", run), opens), opens)
-    assert min(int(cells.min()) for cells in real.values()) > 150
-    assert different_parts(real, simulated(side, opens)) == []
+    seen = real(opens)[side]
+    assert min(int(cells.min()) for cells in seen.values()) > 150
+    assert different_parts(seen, simulated(side, opens)) == []
 
 
-def test_the_comparison_sees_a_pad_that_serves_two_sites() -> None:
-    """The same comparison on a protocol that is broken on purpose: one seed for all sites' shares."""
-    opens = Needs.DISTANCES
-    broken = histograms(lambda run: real_view(Side.A, run_seed("real", run), opens, reused_pad=True), opens)
-    assert different_parts(broken, simulated(Side.A, opens)) == ["two shares"]
-
-
-def test_the_comparison_sees_a_correlation_that_serves_two_pairs() -> None:
-    """The masked vectors of two pairs would differ by the difference of two updates."""
-    opens = Needs.PAIRS
-    broken = histograms(lambda run: real_view(Side.A, run_seed("real", run), opens, reused_correlation=True), opens)
-    assert different_parts(broken, simulated(Side.A, opens)) == ["two pairs of one site, and shares"]
+@pytest.mark.parametrize(
+    ("opens", "broken", "found"),
+    [
+        pytest.param(Needs.DISTANCES, "reused_pad", "two shares", id="one seed for all sites' shares"),
+        # The masked vectors of two pairs would differ by the difference of two updates.
+        pytest.param(
+            *(Needs.PAIRS, "reused_correlation", "two pairs of one site, and shares"),
+            id="a correlation that serves two pairs",
+        ),
+    ],
+)
+def test_the_comparison_sees_a_protocol_that_is_broken_on_purpose(opens: Needs, broken: str, found: str) -> None:
+    assert different_parts(real(opens, **{broken: True})[Side.A], simulated(Side.A, opens)) == [found]

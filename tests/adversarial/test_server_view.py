@@ -262,32 +262,43 @@ def require_sound(view: View, x: Updates) -> None:
         assert np.array_equal(view.sums[number], expected_sum(x[number]))
 
 
-@pytest.mark.parametrize("viewer", list(Side))
-def test_the_whole_view_is_the_same_for_other_updates(viewer: Side, tmp_path: Path) -> None:
-    one = {number: updates(number) for number in ROUNDS}
-    other = {number: updates(100 + number) for number in ROUNDS}
-    tape = Tape()
-    first = live(tmp_path / "one", World(viewer, tape, None), one)
-    second = live(tmp_path / "other", World(viewer, tape, pads(viewer, tape, one, other)), other)
-    require_sound(first, one)
-    require_sound(second, other)
-    assert first.distances != second.distances
-    assert first.durable.keys() == second.durable.keys()
-    for name, content in first.durable.items():
+@dataclass
+class First:
+    """The first world, which both tests compare with: who looks, what was drawn, and what was seen."""
+
+    viewer: Side
+    tape: Tape
+    one: Updates
+    view: View
+
+
+@pytest.fixture(scope="module", params=list(Side))
+def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> First:
+    tape, one = Tape(), {number: updates(number) for number in ROUNDS}
+    view = live(tmp_path_factory.mktemp("first") / "one", World(request.param, tape, None), one)
+    require_sound(view, one)
+    return First(request.param, tape, one, view)
+
+
+OTHER = {number: updates(100 + number) for number in ROUNDS}
+
+
+def test_the_whole_view_is_the_same_for_other_updates(first: First, tmp_path: Path) -> None:
+    world = World(first.viewer, first.tape, pads(first.viewer, first.tape, first.one, OTHER))
+    second, view = live(tmp_path / "other", world, OTHER), first.view
+    require_sound(second, OTHER)
+    assert view.distances != second.distances
+    assert view.durable.keys() == second.durable.keys()
+    for name, content in view.durable.items():
         assert second.durable[name] == content, name
-    assert first.messages == second.messages
-    assert first.logs == second.logs
-    assert len(first.messages) > 30
+    assert view.messages == second.messages
+    assert view.logs == second.logs
+    assert len(view.messages) > 30
 
 
-@pytest.mark.parametrize("viewer", list(Side))
-def test_without_the_other_pads_the_view_differs(viewer: Side, tmp_path: Path) -> None:
+def test_without_the_other_pads_the_view_differs(first: First, tmp_path: Path) -> None:
     """The comparison sees the updates once the pads stay as they were: it would see a leak."""
-    one = {number: updates(number) for number in ROUNDS}
-    other = {number: updates(100 + number) for number in ROUNDS}
-    tape = Tape()
-    first = live(tmp_path / "one", World(viewer, tape, None), one)
-    second = live(tmp_path / "other", World(viewer, Tape(sealed=tape.sealed), None), other)
-    require_sound(second, other)
-    assert first.durable != second.durable
-    assert first.messages != second.messages
+    second = live(tmp_path / "other", World(first.viewer, Tape(sealed=first.tape.sealed), None), OTHER)
+    require_sound(second, OTHER)
+    assert first.view.durable != second.durable
+    assert first.view.messages != second.messages

@@ -11,7 +11,7 @@ import pytest
 
 import moiety
 from harness.attack.attacked_study import AttackedStudy, OpenedSum, Setting
-from harness.attack.cli import QUESTIONS, share_of_canaries
+from harness.attack.cli import QUESTIONS
 from harness.attack.leak import (
     PARAMETERS,
     SITES,
@@ -156,19 +156,9 @@ def test_a_projections_bits_are_what_its_answers_had_as_chances() -> None:
     assert learned(Asked(Question.PROJECTION, rounds=5), 2, 3) == told
 
 
-def test_the_first_canary_catches_a_falsified_gap_and_a_norm_but_a_projection_only_where_it_fails() -> None:
-    almost_always = 1 - 1e-9
-    for question in (Question.NORM, Question.GAP):
-        found = learned(Asked(question, True, almost_always, 5), 2, 0)
-        assert (found.bits, found.asked, found.caught) == (0.0, 1, 1)
-    caught = [learned(Asked(Question.PROJECTION, True, almost_always, 3), 2, seed) for seed in range(6)]
-    assert {one.caught == 1 for one in caught} == {True, False}
-    assert all(one.bits == 0 and one.failed == 0 for one in caught)
-
-
 def line(failures: int, bits: float, caught: int | None = None) -> LeakLine:
     return LeakLine(
-        question=Question.GAP, clause=True, failures=failures, canaries=0.0, rounds=30, seed=int(bits), bits=bits,
+        question=Question.GAP, clause=True, failures=failures, rounds=30, seed=int(bits), bits=bits,
         asked=30, failed=1, caught=caught, seconds=0.1, versions={},
     )  # fmt: skip
 
@@ -189,9 +179,9 @@ def test_the_command_prints_means_and_keeps_lines(tmp_path: Path, capsys: pytest
     assert "gap: 4.0 ± 0.0 bits" in said
     assert len({(one.question, one.failures, one.seed) for one in read_lines(out, LeakLine)}) == 2 * 2 * 2
     with pytest.raises(SystemExit):
-        moiety.main([*asked, "--questions", "gap", "--json", "--canaries", "1/2"])
+        moiety.main([*asked, "--questions", "gap", "--json"])
     printed = [LeakLine.model_validate_json(text) for text in capsys.readouterr().out.splitlines()]
-    assert [one.canaries for one in printed] == [0.5] * 4
+    assert [one.question for one in printed] == [Question.GAP] * 4
     with pytest.raises(SystemExit):
         moiety.main([*asked, "--questions", "everything"])
     assert "they are norm, projection, gap" in capsys.readouterr().err
@@ -199,10 +189,3 @@ def test_the_command_prints_means_and_keeps_lines(tmp_path: Path, capsys: pytest
 
 def test_the_help_names_every_question() -> None:
     assert tuple(Question) == QUESTIONS
-
-
-@pytest.mark.parametrize("text", ["1", "-0.1", "1/0", "some"])
-def test_a_share_of_canaries_is_below_1(text: str) -> None:
-    assert (share_of_canaries("0"), share_of_canaries("1/10")) == (0.0, 0.1)
-    with pytest.raises(ConfigurationError, match="--canaries: found"):
-        share_of_canaries(text)
