@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -60,20 +61,16 @@ async def read_small(request: Request, caller: Caller, limit_bytes: int = MAX_CO
     return bytes(body)
 
 
-class Intake(Protocol):
-    """Takes a body piece by piece, off the event loop."""
-
-    def feed(self, data: bytes | bytearray) -> None: ...
-
-
-async def stream_into(request: Request, intake: Intake, limit_bytes: int, at_once_bytes: int = 0) -> None:
-    """Feed the body to ``intake`` in pieces of about a megabyte; while it takes one, the next one arrives.
+async def stream_into(
+    request: Request, feed: Callable[[bytearray], object], limit_bytes: int, at_once_bytes: int = 0
+) -> None:
+    """Feed the body, off the event loop, in pieces of about a megabyte; while one is taken, the next one arrives.
 
     A body of at most ``at_once_bytes`` is fed on the event loop: a thread would take longer to wake up.
-    Raises: TooLarge, and what the intake raises
+    Raises: TooLarge, and what ``feed`` raises
     """
     held, total = bytearray(), 0
-    feeding: asyncio.Future[None] | None = None
+    feeding: asyncio.Future[object] | None = None
     try:
         async for data in request.stream():
             total += len(data)
@@ -83,24 +80,35 @@ async def stream_into(request: Request, intake: Intake, limit_bytes: int, at_onc
             if len(held) >= _PIECE_BYTES:
                 if feeding is not None:
                     await feeding
-                feeding = asyncio.ensure_future(asyncio.to_thread(intake.feed, held))
+                feeding = asyncio.ensure_future(asyncio.to_thread(feed, held))
                 held = bytearray()
     finally:
         if feeding is not None:
-            await asyncio.wait([feeding])  # whatever went wrong, the intake is left only once its thread has
+            await asyncio.wait([feeding])  # whatever went wrong, nothing is left before the thread has ended
             feeding.exception()
     if feeding is not None:
         feeding.result()
     if held and total <= at_once_bytes:
-        intake.feed(held)
+        feed(held)
     elif held:
-        await asyncio.to_thread(intake.feed, held)
+        await asyncio.to_thread(feed, held)
+
+
+async def same_body(request: Request, caller: Caller, limit_bytes: int) -> str:
+    """Return the SHA-256 of a body whose like is stored: only whether the bytes are the same matters.
+
+    Raises: TooLarge, BadSignature
+    """
+    again = hashlib.sha256()
+    await stream_into(request, again.update, limit_bytes)
+    caller.require_digest(again.digest())
+    return again.hexdigest()
 
 
 class HashIntake:
-    """Hashes a body and writes it as it is; without a draft, only whether the same bytes came before matters."""
+    """Hashes a body and writes it as it is."""
 
-    def __init__(self, draft: Draft | None = None) -> None:
+    def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._hash = hashlib.sha256()
         self.size_bytes = 0
@@ -108,27 +116,12 @@ class HashIntake:
     def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         self.size_bytes += len(data)
-        if self._draft is not None:
-            self._draft.write(memoryview(data))
+        self._draft.write(memoryview(data))
 
     def finish(self, caller: Caller) -> str:
         """Raises: BadSignature"""
         caller.require_digest(self._hash.digest())
         return self._hash.hexdigest()
-
-
-class ContributionDigest:
-    """Intake of a contribution that is already stored: only whether the bytes are the same matters."""
-
-    def __init__(self) -> None:
-        self._digest = MessageDigest()
-
-    def feed(self, data: bytes | bytearray) -> None:
-        self._digest.update(data)
-
-    def finish(self, caller: Caller) -> str:
-        """Raises: BadSignature"""
-        return _required(caller, self._digest)
 
 
 class SealedIntake(Generic[H]):
@@ -205,7 +198,7 @@ class ContributionIntake(Generic[H]):
 
     def finish(self, caller: Caller) -> tuple[H, str]:
         """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
-        digest = _required(caller, self._digest)
+        digest = sealed_digest(caller, self._digest)
         if self._refused is not None:
             raise self._refused
         header = self._opening.finish()
@@ -257,7 +250,8 @@ class _Opening(Generic[H]):
         self._draft.write(piece)
 
 
-def _required(caller: Caller, digest: MessageDigest) -> str:
+def sealed_digest(caller: Caller, digest: MessageDigest) -> str:
+    """The digest of a sealed message that has come whole. Raises: BadSignature, unless it is the one that was signed"""
     found = digest.digest()
     caller.require_digest(found, DigestField.SEALED)
     return found.hex()
