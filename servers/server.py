@@ -24,11 +24,9 @@ from protocol.messages.control import (
     Party,
     Roster,
     RoundState,
-    Signature,
     Signed,
     countersign,
     sign,
-    signature_by,
 )
 from protocol.messages.letter import LetterKind
 from protocol.messages.paths import EVERY_SITE
@@ -207,9 +205,6 @@ class Server:
 
     def countersign(self, signed: Signed[M]) -> Signed[M]:
         return countersign(signed, self.name, self.keys.signing)
-
-    def signature(self, message: Message) -> Signature:
-        return signature_by(self.name, self.keys.signing, message)
 
 
 def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time) -> Server:
