@@ -222,8 +222,8 @@ def longest_sum(parameters: StudyParameters, sum_of_numerators: int, contributor
 class AverageOpener:
     """Agent: :func:`open_aggregate_chunk` and :func:`average_chunk` in one pass, with the same bits, and the norm.
 
-    Squares add up as exact integers, so the norm is the same in whatever pieces the sum arrives. No coordinate is longer
-    than the whole, so ``longest`` bounds each of them too.
+    Squares add up as exact integers, so the norm is the same in whatever pieces the sum arrives. No coordinate is
+    longer than the whole, so ``longest`` bounds each of them too.
 
     Requires: ``longest`` from :func:`longest_sum`; ``t_seed`` is None where the mask has been taken off already
     Raises:   ProtocolViolation, when the sum of weights is not positive, or so large that squares could overflow

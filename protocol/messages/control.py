@@ -29,7 +29,6 @@ from protocol.messages.round import *
 from protocol.messages.specifications import *
 from protocol.messages.study import *
 from protocol.messages.table import *
-from protocol.rules.weight_erosion import SecondWeight as SecondWeight
 
 
 class RoundView(Message):
