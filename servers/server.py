@@ -41,7 +41,7 @@ from servers.identity.certificate import ServedCertificate
 from servers.identity.history import OwnHistory
 from servers.identity.roster import keep_chain, load_identity, require_continued
 from servers.identity.sessions import Sessions
-from servers.monitoring import Metrics, Recent, Traces, traces_to
+from servers.monitoring import Metrics, Recent
 from servers.scale.ray import open_shards
 from servers.scale.shares import ClusterShares
 from servers.settings import Role, ServerSettings
@@ -75,7 +75,6 @@ class Server:
     boot: int
     changes: Changes
     metrics: Metrics = field(default_factory=Metrics)
-    traces: Traces = field(default_factory=Traces)
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
     ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
@@ -219,7 +218,6 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
 
 def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     chain, keys, accepted = load_identity(settings)
-    traces = traces_to(settings.traces_to, settings.side)
     owners = _owners(settings, chain)
     require_owner(settings.data_dir, "data_dir", owners[0], _ANOTHER_FOLDER, former=owners[1:])
     require_continued(chain, accepted)
@@ -253,7 +251,6 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
         boot=boot,
         changes=changes,
         metrics=metrics,
-        traces=traces,
         clock=clock,
         failpoints=failpoints,
         drives=beside is None,
