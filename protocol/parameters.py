@@ -55,11 +55,6 @@ class Needs(StrEnum):
         """True if the length of each contributor's vector is opened."""
         return self in (Needs.NORMS, Needs.WEIGHTED_NORMS)
 
-    @property
-    def bounds_norms(self) -> bool:
-        """True if the opened values show the requester an update that is longer than clipping allows."""
-        return self.of_norms or self in (Needs.DISTANCES, Needs.PAIRS)
-
 
 def check_clip_norm(clip_norm: float) -> None:
     """ValueError unless C is a power of two of moderate size."""
