@@ -82,7 +82,7 @@ async def _store(
     require_announced(server, study, topic, caller.name, recipient)
     server.files.require_room(stated)
     with server.files.draft() as draft:
-        intake = HashIntake(draft)
+        intake = HashIntake(draft.write)
         await stream_into(request, intake.feed, most, SHORT_BYTES)
         digest = intake.finish(caller)
         require_length(topic.kind, intake.size_bytes, most)

@@ -13,12 +13,11 @@ from fastapi import Request
 
 from protocol.channel.commitment import MessageDigest, check_commitment
 from protocol.channel.keys import SealingKey
-from protocol.channel.sealing import SealedReader
+from protocol.channel.sealing import Octets, SealedReader
 from protocol.channel.signing import DigestField
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
 from protocol.messages.bodies import Expected
 from protocol.messages.control import MAX_CONTROL_BYTES, Message, Party
-from servers.store.files import Draft
 from servers.store.upload_parts import NewCheck
 
 H = TypeVar("H", bound=Message)
@@ -106,42 +105,22 @@ async def same_body(request: Request, caller: Caller, limit_bytes: int) -> str:
 
 
 class HashIntake:
-    """Hashes a body and writes it as it is."""
+    """Hashes a body, and hands it on as it is."""
 
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
+    def __init__(self, hand_on: Callable[[memoryview], object]) -> None:
+        self._hand_on = hand_on
         self._hash = hashlib.sha256()
         self.size_bytes = 0
 
     def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         self.size_bytes += len(data)
-        self._draft.write(memoryview(data))
+        self._hand_on(memoryview(data))
 
     def finish(self, caller: Caller) -> str:
         """Raises: BadSignature"""
         caller.require_digest(self._hash.digest())
         return self._hash.hexdigest()
-
-
-class SealedIntake(Generic[H]):
-    """Sealed bytes for this server: hashed, opened and written in clear."""
-
-    def __init__(self, key: SealingKey, expected: Expected[H], draft: Draft) -> None:
-        self._opening = _Opening(key, expected, draft)
-        self._hash = hashlib.sha256()
-
-    def feed(self, data: bytes | bytearray) -> None:
-        self._hash.update(data)
-        self._opening.feed(data)
-
-    def finish(self, caller: Caller) -> tuple[H, str]:
-        """The header and the digest of the sealed bytes, once the last chunk has opened.
-
-        Raises: BrokenSeal, BadSignature; MalformedMessage, when there is more or less content than expected
-        """
-        caller.require_digest(self._hash.digest())
-        return self._opening.finish(), self._hash.hexdigest()
 
 
 class Sink(Protocol):
@@ -168,7 +147,7 @@ class ContributionIntake(Generic[H]):
     ) -> None:
         """``draft`` takes what is opened and what came; ``new_check`` makes what looks at the opened content first."""
         self._check = None if new_check is None else new_check(draft.write)
-        self._opening = _Opening(key, expected, self._check or draft)
+        self._opening = Opening(key, expected, self._check or draft)
         self._draft = draft
         self._came = 0
         self._digest = MessageDigest()
@@ -197,7 +176,7 @@ class ContributionIntake(Generic[H]):
             self._draft.write_received(memoryview(data)[max(0, len(reader.head) - before) :])
 
     def finish(self, caller: Caller) -> tuple[H, str]:
-        """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
+        """As ``Opening.finish``, with the sealed message's digest. Raises: BadSignature; what was refused on the way"""
         digest = sealed_digest(caller, self._digest)
         if self._refused is not None:
             raise self._refused
@@ -216,7 +195,7 @@ class ContributionIntake(Generic[H]):
         check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
 
 
-class _Opening(Generic[H]):
+class Opening(Generic[H]):
     """Sealed bytes on their way to a draft in clear."""
 
     def __init__(self, key: SealingKey, expected: Expected[H], draft: Sink) -> None:
@@ -226,12 +205,15 @@ class _Opening(Generic[H]):
         self._draft = draft
         self._content_bytes = 0
 
-    def feed(self, data: bytes | bytearray) -> None:
+    def feed(self, data: Octets) -> None:
         for piece in self.reader.feed(data):
             self._take(piece)
 
     def finish(self) -> H:
-        """The header. Raises: BrokenSeal, MalformedMessage"""
+        """The header, once the last chunk has opened.
+
+        Raises: BrokenSeal; MalformedMessage, when there is more or less content than expected
+        """
         self._take(self.reader.finish())
         if self._header is None:
             raise BrokenSeal("the sealed body ended before its header")
