@@ -25,12 +25,9 @@ from deploy.requirements import requirements
 
 EXTRAS: Final = ("server", "page", "agent", "he", "sql", "postgres", "scale")
 OF_CUDA: Final = ("page", "agent", "he", "sql", "postgres")
-FOR_TRACES: Final = ("opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-http>=1.30")
-"""What a server with ``traces_to`` needs: ``SERVER_EXTRAS=traces`` of its image."""
 FOR_THE_DEMO: Final = ("pandas>=2.2", "matplotlib>=3.10", "psutil>=7", "trustme>=1.2")
 """The harness's own packages, so that an installation can be tried before anybody is asked to join."""
 DEMO: Final = "demo"
-TRACES: Final = "traces"
 BASE: Final = "base"
 """What every installation needs."""
 
@@ -92,7 +89,7 @@ def main() -> None:
     wanted = {BASE: base}
     wanted |= {one: requirements(pyproject, [one])[len(base) :] for one in (OF_CUDA if cuda else EXTRAS)}
     if not cuda:
-        wanted |= {TRACES: list(FOR_TRACES), DEMO: list(FOR_THE_DEMO)}
+        wanted |= {DEMO: list(FOR_THE_DEMO)}
     every = dict.fromkeys(one for several in wanted.values() for one in several)
     asked = [re.sub(r"^(torch)==", r"\1===", one) if cuda else one for one in every]  # === : no local version, +cpu
     sys.stdout.write(lock(resolved(asked), wanted))

@@ -55,11 +55,6 @@ class Needs(StrEnum):
         """True if the length of each contributor's vector is opened."""
         return self in (Needs.NORMS, Needs.WEIGHTED_NORMS)
 
-    @property
-    def bounds_norms(self) -> bool:
-        """True if the opened values show the requester an update that is longer than clipping allows."""
-        return self.of_norms or self in (Needs.DISTANCES, Needs.PAIRS)
-
 
 def check_clip_norm(clip_norm: float) -> None:
     """ValueError unless C is a power of two of moderate size."""
@@ -72,7 +67,13 @@ def check_clip_norm(clip_norm: float) -> None:
         raise ValueError(f"clip_norm must be a power of two, found {clip_norm}; use {below} or {2 * below}")
 
 
-class StudyParameters(BaseModel):
+class Record(BaseModel):
+    """Base of what parties agree on or keep: immutable, strict, closed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class StudyParameters(Record):
     """Fixed-point, sketch and cohort parameters of one study.
 
     ``dimension`` D is the number of shared coordinates. Updates are clipped to L2 norm
@@ -81,8 +82,6 @@ class StudyParameters(BaseModel):
     ``least_contributors`` m and ``assumed_colluders`` t do not count the requester.
     ``ring_bits``: vectors are shared and summed modulo 2 to this, eight bytes a coordinate or six (section 24).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     dimension: int = Field(ge=1, le=2**31)
     clip_norm: float = Field(gt=0, allow_inf_nan=False)

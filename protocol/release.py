@@ -22,8 +22,7 @@ from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.parameters import WORD_BITS, RingBits, StudyParameters
 from protocol.sharing import ChunkSource, Side, round_seed_side
 
-_BOUND_MEASURED = 3
-_BOUND_UNMEASURED = 5
+_BOUND = 5
 _NORM_PIECE = 1 << 16
 _SQUARED_BELOW = 1 << 32
 
@@ -126,24 +125,13 @@ def _require_within(beyond: int, size: int, start: int, bound: int) -> None:
         )
 
 
-def coordinate_bound(parameters: StudyParameters, sum_of_numerators: int, contributors: int, measured: bool) -> int:
-    """The largest size of a coordinate that agents accept in a sum, in ring units, rounded up.
-
-    An honest one is at most E times the sum of weights. Where distances are opened, one of C + 2 ||g_0|| <= 3 C can
-    pass (docs/protocol.md 8), so the bound is 3 E; elsewhere 5 E; plus one per site for the rounding.
-    ``sum_of_numerators`` is the sum of weights times the grid; ``contributors`` counts all sites in the sum.
-    """
-    factor = _BOUND_MEASURED if measured else _BOUND_UNMEASURED
-    return -(-factor * parameters.encoded_norm * sum_of_numerators // parameters.weight_grid) + contributors
-
-
 def self_weighted_bound(parameters: StudyParameters, contributors: int) -> int:
     """The largest size of a model coordinate in an honest sum of updates that sites weigh themselves, in ring units.
 
     Nobody knows the sum of weights yet: 5 E times the number summed, plus one per site for the rounding.
     ``contributors`` counts all sites in the sum, the requester too. It bounds the coordinate of the weights as well.
     """
-    return (_BOUND_UNMEASURED * parameters.encoded_norm + 1) * contributors
+    return (_BOUND * parameters.encoded_norm + 1) * contributors
 
 
 def own_weights_sum(last: int, parameters: StudyParameters, contributors: int) -> float:
@@ -234,24 +222,23 @@ def longest_sum(parameters: StudyParameters, sum_of_numerators: int, contributor
 class AverageOpener:
     """Agent: :func:`open_aggregate_chunk` and :func:`average_chunk` in one pass, with the same bits, and the norm.
 
-    Squares add up as exact integers, so the norm is the same in whatever pieces the sum arrives.
+    Squares add up as exact integers, so the norm is the same in whatever pieces the sum arrives. No coordinate is
+    longer than the whole, so ``longest`` bounds each of them too.
 
-    Requires: ``bound`` from :func:`coordinate_bound` and ``longest`` from :func:`longest_sum`; ``t_seed`` is None where
-              the mask has been taken off already
+    Requires: ``longest`` from :func:`longest_sum`; ``t_seed`` is None where the mask has been taken off already
     Raises:   ProtocolViolation, when the sum of weights is not positive, or so large that squares could overflow
     """
 
     def __init__(
         self,
         t_seed: bytes | None,
-        bound: int,
         longest: float,
         sum_of_weights: float,
         parameters: StudyParameters,
     ) -> None:
         self._t_seed = t_seed
         self._longest = longest
-        self._bound = min(bound, math.ceil(longest))
+        self._bound = math.ceil(longest)
         if self._bound >= _SQUARED_BELOW:
             raise ProtocolViolation(
                 f"a sum whose coordinates reach {self._bound} has squares beyond 64 bits: take fewer sites, or a "

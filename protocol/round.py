@@ -34,7 +34,6 @@ evidence for a release (section 9), the servers' check of the release set, and t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -330,8 +329,7 @@ def average_of(
     """
     total = sum(numerators[site] for site in released)
     longest = release.longest_sum(PARAMETERS, total, len(released))
-    # Agents also bound each coordinate by 3 E times the weights, which is more than the whole sum's bound.
-    opener = release.AverageOpener(t_seed, math.ceil(longest), longest, total / PARAMETERS.weight_grid, PARAMETERS)
+    opener = release.AverageOpener(t_seed, longest, total / PARAMETERS.weight_grid, PARAMETERS)
     average = np.empty(PARAMETERS.dimension, dtype=np.float32)
     opener.open_into(average, masked_sum, 0)
     opener.finish()

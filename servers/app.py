@@ -120,7 +120,6 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
         ending.callback(server.store.close)
         ending.push_async_callback(asyncio.to_thread, server.shares.close)
         ending.callback(server.ckks.close)
-        ending.push_async_callback(asyncio.to_thread, server.traces.close)
         ending.push_async_callback(duties.end)
         ending.push_async_callback(end_all, tasks)
         yield

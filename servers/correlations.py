@@ -292,10 +292,6 @@ class OtSessions:
     def session_open(self) -> bool:
         return self._session is not None and self._session.sender is not None
 
-    def require(self, name: str) -> None:
-        """Raises: UnknownResource, unless this session is open"""
-        self._ready(name)
-
     async def open(self, name: str, frame: bytes) -> bytes:
         """Raises: MalformedMessage, BrokenSeal, ConflictingMessage"""
         message, _ = unpack_frame(frame, SessionOpen)
@@ -325,7 +321,7 @@ class OtSessions:
     async def extend(self, name: str, batch: int, frame: bytes) -> bytes:
         header, body = _batch_frame(name, batch, frame)
         async with self._lock:
-            session, sender = self._ready(name)
+            session, sender = self.require(name)
             if batch != session.next_batch:  # a copy would move this side's streams on, and not the other's
                 raise ProtocolViolation(f"batch {session.next_batch} comes next in this session, found {batch}")
             session.next_batch += 1
@@ -341,7 +337,7 @@ class OtSessions:
     async def answer(self, name: str, batch: int, frame: bytes) -> bytes:
         header, body = _batch_frame(name, batch, frame)
         async with self._lock:
-            session, sender = self._ready(name)
+            session, sender = self.require(name)
             if session.pending is None or session.pending[0] != header:
                 raise ProtocolViolation(f"batch {batch} was not extended with these lengths; open a new session")
             with self._dropping():
@@ -357,7 +353,7 @@ class OtSessions:
 
         Raises: UnknownResource
         """
-        session, _ = self._ready(refs[0].session)
+        session, _ = self.require(refs[0].session)
         missing = [r for r in refs if r.session != session.name or (r.batch, r.index) not in session.halves]
         if missing or len({(r.batch, r.index) for r in refs}) != len(refs):
             raise UnknownResource(
@@ -379,7 +375,8 @@ class OtSessions:
             raise UnknownResource("this session is not open here; open a new one")
         return self._session
 
-    def _ready(self, name: str) -> tuple[_Sending, OtSender]:
+    def require(self, name: str) -> tuple[_Sending, OtSender]:
+        """The session of this name. Raises: UnknownResource, unless it is open"""
         session = self._named(name)
         if session.sender is None:
             raise UnknownResource("this session's base OTs are not done; open a new one")

@@ -1,8 +1,4 @@
-"""Monitoring for an operator: metrics, traffic, phases of rounds, traces, and recent events.
-
-A round is a trace: a span ``round`` from its announcement on, and below it one for each phase that ended. No study,
-site, number or size is in them. Without ``traces_to`` no package of OpenTelemetry is imported.
-"""
+"""Monitoring for an operator: metrics, traffic, phases of rounds, and recent events."""
 
 from __future__ import annotations
 
@@ -10,21 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from protocol.errors import ConfigurationError, ErrorCode
+from protocol.errors import ErrorCode
 from protocol.messages.control import RoundState
 from protocol.rounds.states import FINAL_STATES
-from protocol.sharing import Side
 from protocol.text import printable
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-    from opentelemetry.trace import Span
-
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PHASE_BUCKETS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
@@ -137,74 +127,12 @@ class Recent:
         return tuple(reversed(self._refused))
 
 
-_NS: Final = 10**9
-_TIMEOUT_S: Final = 5
-
-
-@dataclass(frozen=True, eq=False)
-class Traces:
-    """Phases with their times since 1970, into a provider's processors; a study's digest, which tells rounds apart,
-    stays here. Without a provider nobody asked for any.
-    """
-
-    provider: TracerProvider | None = None
-    _rounds: dict[str, Span] = field(default_factory=dict)
-
-    def phase(self, digest: str, name: str, begun_s: float, ended_s: float) -> None:
-        if self.provider is None:
-            return
-        from opentelemetry.trace import set_span_in_context
-
-        tracer = self.provider.get_tracer("moiety")
-        if digest not in self._rounds:
-            self._rounds[digest] = tracer.start_span("round", start_time=int(begun_s * _NS))
-        parent = set_span_in_context(self._rounds[digest])
-        tracer.start_span(name, context=parent, start_time=int(begun_s * _NS)).end(int(ended_s * _NS))
-
-    def round_over(self, digest: str, ended_s: float) -> None:
-        root = self._rounds.pop(digest, None)
-        if root is not None:
-            root.end(int(ended_s * _NS))
-
-    def close(self) -> None:
-        """Send what waits, or give it up after some seconds."""
-        if self.provider is not None:
-            self.provider.shutdown()
-
-
-def traces_to(endpoint: str | None, side: Side) -> Traces:
-    """To the collector at ``endpoint`` over OTLP/HTTP; none without one. Raises: ConfigurationError"""
-    if endpoint is None:
-        return Traces()
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        raise ConfigurationError(
-            "key 'traces_to': OpenTelemetry is not installed; pip install opentelemetry-sdk "
-            "opentelemetry-exporter-otlp-proto-http, or unset the key"
-        ) from None
-    return round_traces(side, BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT_S)))
-
-
-def round_traces(side: Side, processor: SpanProcessor) -> Traces:
-    """Into one processor; the resource says which side, and nothing of this machine."""
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-
-    resource = Resource({"service.name": "moiety-server", "moiety.side": side.value})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    return Traces(provider)
-
-
 @dataclass(frozen=True, eq=False)
 class Phases:
     """The marks of every study's current round; a study is named by its digest."""
 
     metrics: Metrics
     clock: Callable[[], float]
-    traces: Traces = field(default_factory=Traces)
     _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def mark(self, digest: str, event: str) -> None:
@@ -215,13 +143,10 @@ class Phases:
         """A phase that began at ``since`` is over; nothing where a restart lost the mark."""
         begun = self._marks_s.get((digest, since))
         if begun is not None:
-            ended = self.clock()
-            self.metrics.phase_s.labels(phase).observe(ended - begun)
-            self.traces.phase(digest, phase, begun, ended)
+            self.metrics.phase_s.labels(phase).observe(self.clock() - begun)
 
     def forget(self, digest: str) -> None:
         """The study's round is over."""
-        self.traces.round_over(digest, self.clock())
         for key in [key for key in self._marks_s if key[0] == digest]:
             del self._marks_s[key]
 

@@ -24,11 +24,9 @@ from protocol.messages.control import (
     Party,
     Roster,
     RoundState,
-    Signature,
     Signed,
     countersign,
     sign,
-    signature_by,
 )
 from protocol.messages.letter import LetterKind
 from protocol.messages.paths import EVERY_SITE
@@ -43,7 +41,7 @@ from servers.identity.certificate import ServedCertificate
 from servers.identity.history import OwnHistory
 from servers.identity.roster import keep_chain, load_identity, require_continued
 from servers.identity.sessions import Sessions
-from servers.monitoring import Metrics, Recent, Traces, traces_to
+from servers.monitoring import Metrics, Recent
 from servers.scale.ray import open_shards
 from servers.scale.shares import ClusterShares
 from servers.settings import Role, ServerSettings
@@ -77,7 +75,6 @@ class Server:
     boot: int
     changes: Changes
     metrics: Metrics = field(default_factory=Metrics)
-    traces: Traces = field(default_factory=Traces)
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
     ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
@@ -208,9 +205,6 @@ class Server:
     def countersign(self, signed: Signed[M]) -> Signed[M]:
         return countersign(signed, self.name, self.keys.signing)
 
-    def signature(self, message: Message) -> Signature:
-        return signature_by(self.name, self.keys.signing, message)
-
 
 def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time) -> Server:
     """Read roster and keys, bring the database up to date, delete what a crash left behind.
@@ -224,7 +218,6 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
 
 def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
     chain, keys, accepted = load_identity(settings)
-    traces = traces_to(settings.traces_to, settings.side)
     owners = _owners(settings, chain)
     require_owner(settings.data_dir, "data_dir", owners[0], _ANOTHER_FOLDER, former=owners[1:])
     require_continued(chain, accepted)
@@ -258,7 +251,6 @@ def _opened(settings: ServerSettings, clock: Callable[[], float]) -> Server:
         boot=boot,
         changes=changes,
         metrics=metrics,
-        traces=traces,
         clock=clock,
         failpoints=failpoints,
         drives=beside is None,

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from host.frozen import Frozen
 from host.network import is_loopback
 from host.settings import file_table
 from protocol.configuration import explained
@@ -33,15 +34,14 @@ REMOVED: Final = {
     "limits.header_bytes": "a request's head has at most 32768 bytes",
     "limits.least_bytes_per_s": "a body must come with 2048 bytes a second",
     "ray.shares_a_task": "a task sketches 32 contributions",
+    "traces_to": "how long the phases of rounds take is in moiety_phase_seconds",
 }
 """Settings of earlier releases, and what holds instead."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Limits(BaseModel):
+class Limits(Frozen):
     """Sizes and times that keep one caller from exhausting the server. Descriptions are the defaults' reasons."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     disk_reserve_bytes: int = Field(default=2**26, ge=0, description="so that database and log end what is under way")
     long_poll_s: float = Field(default=30.0, gt=0, le=300, description="proxies mostly cut a silent request after 60 s")
@@ -75,10 +75,8 @@ class Role(StrEnum):
     DRIVER = "driver"
 
 
-class RayCluster(BaseModel):
+class RayCluster(Frozen):
     """The cluster that does the linear passes under ``engine = "ray"``, and where its workers find the shares."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     address: str | None = Field(default=None, description="a cluster of this machine needs none")
     cpus: int = Field(default=2, ge=1, description="as the compose files give a server")
@@ -120,7 +118,6 @@ class ServerSettings(BaseSettings):
     )
     operations_host: str = Field(default="127.0.0.1", description="its metrics are for this machine")
     operations_port: int | None = Field(default=None, ge=1, le=65535, description="1000 above port")
-    traces_to: str | None = Field(default=None, pattern=r"^https?://", description="most operators have no collector")
     seed: int | None = Field(default=None, description="with one every secret is predictable: tests only")
     failpoint: str | None = Field(default=None, description="tests only")
     engine: Engine = Field(default=Engine.HERE, description="one machine needs no cluster")

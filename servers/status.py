@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
 
 from host.files import read_secret
 from host.folder_lock import one_at_a_time
+from host.frozen import Frozen
 from host.output_files import write_new
 from host.settings import require_begun
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
@@ -129,18 +129,14 @@ _DIGITS: Final = 12
 # --- the picture ---
 
 
-class _Seen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Alarm(_Seen):
+class Alarm(Frozen):
     """Something that a person must look at, and its remedy."""
 
     what: str
     do: str
 
 
-class PeerStatus(_Seen):
+class PeerStatus(Frozen):
     """The times are since 1970 and in seconds; None while the peer was not heard of since this server's start."""
 
     name: str
@@ -149,7 +145,7 @@ class PeerStatus(_Seen):
     session_open: bool
 
 
-class KeptFiles(_Seen):
+class KeptFiles(Frozen):
     """The number of files of a kind, and their bytes."""
 
     kind: str
@@ -157,7 +153,7 @@ class KeptFiles(_Seen):
     size_bytes: int
 
 
-class StorageStatus(_Seen):
+class StorageStatus(Frozen):
     """Bytes on this server's disk; the database's kind without its address, which can hold a password."""
 
     free_bytes: int
@@ -167,7 +163,7 @@ class StorageStatus(_Seen):
     files: tuple[KeptFiles, ...]
 
 
-class RefusalCount(_Seen):
+class RefusalCount(Frozen):
     """Requests refused with this code since the server's start."""
 
     code: str
@@ -176,7 +172,7 @@ class RefusalCount(_Seen):
     alarm: bool
 
 
-class SiteStatus(_Seen):
+class SiteStatus(Frozen):
     """A site in a study: since when it is ready, its last contribution, and what is awaited of it since when.
 
     ``awaited`` is ``ready`` or ``contribution``, or empty; the times are since 1970, None where nobody wrote them down.
@@ -193,7 +189,7 @@ class SiteStatus(_Seen):
     awaited_since_s: float | None
 
 
-class Attempt(_Seen):
+class Attempt(Frozen):
     """An attempt of a round; ``seconds`` until its end, or until now."""
 
     number: int
@@ -205,7 +201,7 @@ class Attempt(_Seen):
     contributors: tuple[str, ...]
 
 
-class StudyStatus(_Seen):
+class StudyStatus(Frozen):
     """``round``, ``attempt`` and ``round_state`` are the last attempt's, if any. ``sites`` and ``attempts``, the newest
     first, are those of a study under way or asked for by name.
     """
@@ -232,7 +228,7 @@ class StudyStatus(_Seen):
         return tuple(site for site in self.sites if site.awaited)
 
 
-class Status(_Seen):
+class Status(Frozen):
     """Everything about one server; ``peer`` and ``storage`` are None where it does not run."""
 
     server: str

@@ -64,7 +64,7 @@ from protocol.roster.keyfile import PartyKeys
 from protocol.rounds.side_b import Reply
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
-from servers.rounds.intake import _Opening
+from servers.rounds.intake import Opening
 from servers.rounds.side_b import Answering
 from servers.store.records import AnswerKind, StudyRecord
 
@@ -667,7 +667,7 @@ def any_header(part: object, raw: bytes) -> ContributionHeader:
     return ContributionHeader.parse(raw)
 
 
-def _any_length(opening: _Opening[ContributionHeader]) -> ContributionHeader:
+def _any_length(opening: Opening[ContributionHeader]) -> ContributionHeader:
     opening._take(opening.reader.finish())
     header = opening._header
     assert isinstance(header, ContributionHeader)
@@ -717,7 +717,7 @@ ANY_LETTER: Final[Mapping[str, object]] = {
 ANY_RELEASE: Final[Mapping[str, object]] = {"servers.rounds.release.answer": lambda *_: Reply.KEEP}
 _UNCOMMITTED: Final[Mapping[str, object]] = {"servers.rounds.intake.ContributionIntake.check_commitment": passes}
 _LENGTHS: Final[Mapping[str, object]] = {
-    "servers.rounds.intake._Opening.finish": _any_length,
+    "servers.rounds.intake.Opening.finish": _any_length,
     f"{_COLLECT}most_bytes": lambda *_: 2**24,
 }
 _WITHOUT: Final[Mapping[str, Mapping[str, object]]] = {

@@ -26,7 +26,7 @@ from protocol.errors import AggregateOutOfBounds, MoietyError, SumAltered
 from protocol.messages.control import Go, ShareKind, TagsFailed
 from protocol.mpc import sketch
 from protocol.parameters import TAG_COORDINATES, StudyParameters
-from protocol.release import AverageOpener, combine_chunk, coordinate_bound, longest_sum, masked_sum_chunk, sum_chunk
+from protocol.release import AverageOpener, combine_chunk, longest_sum, masked_sum_chunk, sum_chunk
 from protocol.sharing import Side, split
 from protocol.tags import PAIR
 
@@ -39,8 +39,8 @@ _NO_BOUNDS: Final[Mapping[str, object]] = {
 def _opened(served: Ring, seed: bytes, parameters: StudyParameters, sites: int) -> NDArray[np.float32]:
     """A site's average, with all its checks. Raises: AggregateOutOfBounds"""
     grid = parameters.weight_grid * sites
-    bounds = coordinate_bound(parameters, grid, sites, measured=True), longest_sum(parameters, grid, sites)
-    opener = AverageOpener(seed, *bounds, float(sites), parameters)
+    longest = longest_sum(parameters, grid, sites)
+    opener = AverageOpener(seed, longest, float(sites), parameters)
     average = np.empty(parameters.dimension, dtype=np.float32)
     opener.open_into(average, served, 0)
     opener.finish()

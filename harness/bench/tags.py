@@ -125,7 +125,7 @@ class _Site:
 
     def _averaged(self, pieces: Iterable[tuple[int, Ring]], mask_seed: bytes | None) -> NDArray[np.float32]:
         parameters = self._turn.study.parameters
-        opener = AverageOpener(mask_seed, 2**31, 2.0**40, 5.0, parameters)
+        opener = AverageOpener(mask_seed, 2.0**31, 5.0, parameters)
         out = np.empty(self._dimension, dtype=np.float32)
         for start, masked in pieces:
             opener.open_into(out[start : start + masked.size], masked, start)

@@ -10,6 +10,7 @@ Class counts are summed as shares. SEAL draws its noise itself: two runs from on
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -378,8 +379,7 @@ class SecureSum:
             if self_weighted:
                 return release.self_weighted_bound(parameters, len(released))
             total = sum(numerators[site] for site in released)
-            bounded = inputs.announcement.opens.bounds_norms
-            return release.coordinate_bound(parameters, total, len(released), bounded)
+            return math.ceil(release.longest_sum(parameters, total, len(released)))
 
         result = self._round(inputs.announcement, bound).run(given, inputs.judge, inputs.probe)
         if result.total is None:

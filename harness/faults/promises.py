@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 from unittest import mock
@@ -74,7 +74,6 @@ def _standing(server: Server) -> _Standing:
 
 
 _PLACE: Final = ("study_digest", "round", "attempt", "site", "side", "recipient", "number")
-_MADE_IN: Final = ("protocol.messages.control.signature_by", "servers.server.signature_by")
 _MADE: Final = control.signature_by
 _VALUE: Final = re.compile(rb'"value":"([0-9a-f]{128})"')
 
@@ -111,9 +110,7 @@ class SignedOnce:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for place in _MADE_IN:
-                stack.enter_context(mock.patch(place, self._signature_by))
+        with mock.patch.object(control, "signature_by", self._signature_by):
             yield
 
     def _signature_by(self, signer: str, key: SigningKey, message: Message) -> Signature:

@@ -11,10 +11,10 @@ import json
 import struct
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from protocol.errors import MalformedMessage
-from protocol.parameters import PROTOCOL_VERSION, require_version
+from protocol.parameters import PROTOCOL_VERSION, Record, require_version
 
 PartyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -37,11 +37,10 @@ def omitted(default: Any = None) -> Any:  # noqa: ANN401  # stands for a field o
     return Field(default=default, exclude_if=lambda value: bool(value == default))
 
 
-class Message(BaseModel):
+class Message(Record):
     """Base of every control message: immutable, strict, closed."""
 
     __slots__ = ("_kept_canonical", "_kept_digest")  # no fields: not compared, not copied with another content
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     KIND: ClassVar[str]
 
     def canonical(self) -> bytes:

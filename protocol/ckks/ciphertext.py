@@ -21,9 +21,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from protocol.errors import ConfigurationError, MalformedMessage
+from protocol.parameters import Record
 
 LARGEST_MODULUS_BITS: Final = {1024: 27, 2048: 54, 4096: 109, 8192: 218}
 """Ring degree -> most bits of modulus at 128-bit security, ternary secret.
@@ -39,15 +40,13 @@ DEVIATIONS: Final = 8
 """A sum farther from the truth than so many standard deviations does not happen by noise (6e-16 a value)."""
 
 
-class CkksParameters(BaseModel):
+class CkksParameters(Record):
     """Additions only: one prime is the whole modulus, no key switching, no rescaling.
 
     A value z is encoded as z * 2^``scale_bits``; an update is divided by the clip norm first, so its L2 norm is at
     most 1. ``modulus`` q is a prime, 1 modulo twice the ring degree N. A ciphertext holds N/2 values, the last
     ``check_slots`` of which show that a sum is the right one. Sums of up to ``most_sites`` ciphertexts decrypt.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     ring_degree: int = 2048
     modulus: int = 0xFF_FFFF_7001

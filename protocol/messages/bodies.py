@@ -66,7 +66,14 @@ from protocol.channel.sealing import (
     sealed_message_length,
 )
 from protocol.ckks.ciphertext import CkksParameters, Kind, body_bytes
-from protocol.errors import AnnouncementMismatch, MalformedMessage, NotListed, TranscriptMismatch, WrongRound
+from protocol.errors import (
+    AnnouncementMismatch,
+    MalformedMessage,
+    MoietyError,
+    NotListed,
+    TranscriptMismatch,
+    WrongRound,
+)
 from protocol.messages.control import (
     NO_COMMITMENT,
     Announcement,
@@ -118,6 +125,16 @@ def open_body(reader: SealedReader, pieces: Iterable[Octets]) -> Iterator[bytes]
     for data in pieces:
         yield from reader.feed(data)
     yield reader.finish()
+
+
+def reader_of(expected: Message, key: SealingKey, other: MoietyError) -> SealedReader:
+    """Reader of the sealed body with exactly this header. Raises: ``other``, under another header; as SealedReader"""
+
+    def accept(raw: bytes) -> None:
+        if type(expected).parse(raw) != expected:
+            raise other
+
+    return SealedReader(key, accept)
 
 
 class ElementReader:
@@ -214,10 +231,10 @@ class Part:
         return content_bytes(header.share_kind, header.length)
 
 
-def content_bytes(kind: ShareKind, length: int) -> int:
-    """Return the content bytes of a part; ``length`` as in its header."""
+def content_bytes(kind: ShareKind, length: int, of: Kind = Kind.CONTRIBUTION) -> int:
+    """Return the content bytes of a part, or ``of`` a sum; ``length`` as in its header."""
     if kind is ShareKind.CIPHERTEXT:
-        return body_bytes(CkksParameters(), Kind.CONTRIBUTION, length)
+        return body_bytes(CkksParameters(), of, length)
     return SEED_BYTES if kind is ShareKind.SEED else element_bytes(kind.ring_bits) * length
 
 
@@ -354,12 +371,8 @@ def read_opening(body: bytes, expected: OpeningHeader, requester: str, key: Seal
 
     Raises: TranscriptMismatch, MalformedMessage, BrokenSeal
     """
-
-    def accept(raw: bytes) -> None:
-        if OpeningHeader.parse(raw) != expected:
-            raise TranscriptMismatch(f"server {expected.side} opened other sites or another challenge than the round's")
-
-    content = b"".join(open_body(SealedReader(key, accept), [body]))
+    other = TranscriptMismatch(f"server {expected.side} opened other sites or another challenge than the round's")
+    content = b"".join(open_body(reader_of(expected, key, other), [body]))
     checked = expected.checked
     counts = [value_count(expected.opens, place, site == requester) for place, site in enumerate(checked)]
     ranges = len(checked) * RANGE_PROJECTIONS
@@ -385,43 +398,19 @@ def most_masked_sum_bytes(length: int) -> int:
     return most_body_bytes(ELEMENT_BYTES * length)
 
 
-class MaskedSumReader:
-    """Takes the peer's masked sum sealed to this server, in pieces of any size.
+def masked_sum_readers(expected: MaskedSumHeader, key: SealingKey) -> tuple[SealedReader, ElementReader]:
+    """Readers of the peer's masked sum, sealed to this server: of its content, and of the elements in that.
 
-    Raises: AnnouncementMismatch, MalformedMessage, BrokenSeal
+    Raises: from the first AnnouncementMismatch, and as :class:`SealedReader`; from the second MalformedMessage
     """
-
-    def __init__(self, expected: MaskedSumHeader, key: SealingKey) -> None:
-        self._expected = expected
-        self._reader = SealedReader(key, self._accept)
-        length = expected.length
-        self._elements = ElementReader(
-            length,
-            f"a masked sum of {length} elements was announced, more came",
-            f"a masked sum has {length} elements, {{}} came",
-            expected.share_kind.ring_bits,
-        )
-
-    @property
-    def head(self) -> bytes:
-        """Everything before the content, as far as it has come."""
-        return self._reader.head
-
-    def feed(self, data: bytes | bytearray) -> tuple[int, Ring]:
-        """The elements that are ready, in one array, and where they begin."""
-        return self._elements.feed(b"".join(self._reader.feed(data)))
-
-    def last(self) -> tuple[int, Ring]:
-        """The elements of the last chunk, once nothing more comes; ``finish`` then says whether that was all."""
-        return self._elements.feed(self._reader.finish())
-
-    def finish(self) -> None:
-        """Raises: MalformedMessage, when elements are missing"""
-        self._elements.finish()
-
-    def _accept(self, raw: bytes) -> None:
-        if MaskedSumHeader.parse(raw) != self._expected:
-            raise AnnouncementMismatch("the masked sum is for another release, or of another length")
+    other = AnnouncementMismatch("the masked sum is for another release, or of another length")
+    elements = ElementReader(
+        expected.length,
+        f"a masked sum of {expected.length} elements was announced, more came",
+        f"a masked sum has {expected.length} elements, {{}} came",
+        expected.share_kind.ring_bits,
+    )
+    return reader_of(expected, key, other), elements
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -457,11 +446,7 @@ def seal_output(
 
 
 def output_content_bytes(header: OutputHeader) -> int:
-    if header.share_kind is ShareKind.CIPHERTEXT:
-        return body_bytes(CkksParameters(), Kind.SUM, header.length)
-    if header.share_kind is ShareKind.SEED:
-        return SEED_BYTES
-    return element_bytes(header.share_kind.ring_bits) * header.length
+    return content_bytes(header.share_kind, header.length, Kind.SUM)
 
 
 def most_output_bytes(header: OutputHeader) -> int:
@@ -474,20 +459,16 @@ def read_output(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets
     Requires: the pieces come from the server (client_agent/net/answers.py), who alone can have left out the seal
     Raises:   TranscriptMismatch, MalformedMessage, BrokenSeal
     """
-
-    def require(found: OutputHeader) -> None:
-        if found != expected:
-            raise TranscriptMismatch(f"server {expected.side} served the output of another release, kind or recipient")
-
+    other = TranscriptMismatch(f"server {expected.side} served the output of another release, kind or recipient")
     following = iter(pieces)
     first = next((piece for piece in following if len(piece)), b"")
     if is_short_output(expected) and bytes(first[:1]) == _FRAMED:
         header, content = unpack_frame(b"".join([first, *following]), OutputHeader)
-        require(header)
+        if header != expected:
+            raise other
         yield bytes(content)
         return
-    reader = SealedReader(key, lambda raw: require(OutputHeader.parse(raw)))
-    yield from open_body(reader, chain([first], following))
+    yield from open_body(reader_of(expected, key, other), chain([first], following))
 
 
 def output_seed(header: OutputHeader, content: Iterable[bytes]) -> bytes:

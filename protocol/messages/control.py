@@ -7,178 +7,28 @@ requester says to them. A view for each of those cost every site most of its req
 has, and the server answers once there are others; the digest tells a server nothing but what it sent itself.
 """
 
+# ruff: noqa: F403, F405
+
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, TypeVar, cast
+from typing import Annotated, ClassVar, Final, cast
 
 from pydantic import Field
 
 from protocol.channel.keys import SigningKey
-from protocol.channel.message import (
-    MAX_CONTROL_BYTES,
-    Attempt,
-    Digest,
-    KeyId,
-    Message,
-    PartyName,
-    RoundNumber,
-    Secret32,
-    Signature,
-    SignatureHex,
-    Signed,
-    StudyName,
-    Version,
-    omitted,
-)
+from protocol.channel.message import *
 from protocol.channel.signing import sign_message, verify_message
 from protocol.errors import BadSignature, UnknownParty
-from protocol.messages.model import LayerShape, LossName, ModelSpec, TaskKind, TaskSpec, TrainingSpec
-from protocol.messages.purpose import EndCause, OutcomeCause, Purpose, RoundState, StudyProtection
-from protocol.messages.roster import KeyClaim, Party, Role, Roster, RosterChange
-from protocol.messages.round import (
-    NO_COMMITMENT,
-    AgreedSet,
-    Announcement,
-    ChallengeTranscript,
-    CollectedContribution,
-    ContributionHeader,
-    Decline,
-    Go,
-    HalvesChecked,
-    ListedWeight,
-    OpeningHeader,
-    OutputCommitment,
-    OutputHeader,
-    QueryHeader,
-    Receipt,
-    ReleaseSet,
-    RoundOutcome,
-    ShareKind,
-    SumRelease,
-    TagCheck,
-    TagSeed,
-    TagsFailed,
-    TagShares,
-    WeightList,
-)
-from protocol.messages.specifications import (
-    LEAST_EXAMPLES,
-    LEAST_PENALTY,
-    MOST_NOISE,
-    MOST_RANKING_ROUNDS,
-    MOST_SUMMARY_ROUNDS,
-    PrivacySpec,
-    RankingSpec,
-    RuleName,
-    RuleSpec,
-    SummarySpec,
-)
-from protocol.messages.study import MOST_COUNTS_ROUNDS, ReadyNotice, Study, StudyEnd, StudyEndState, StudyState
-from protocol.messages.table import (
-    ColumnRole,
-    ColumnSpec,
-    ColumnType,
-    LimitRule,
-    MissingRule,
-    Scaling,
-    SplitOrder,
-    SplitSpec,
-    TableSchema,
-)
-from protocol.rules.weight_erosion import SecondWeight
-
-__all__ = [
-    "LEAST_EXAMPLES",
-    "LEAST_PENALTY",
-    "MAX_CONTROL_BYTES",
-    "MOST_COUNTS_ROUNDS",
-    "MOST_NOISE",
-    "MOST_RANKING_ROUNDS",
-    "MOST_SUMMARY_ROUNDS",
-    "NO_COMMITMENT",
-    "AgreedSet",
-    "Announcement",
-    "Attempt",
-    "ChallengeTranscript",
-    "CollectedContribution",
-    "ColumnRole",
-    "ColumnSpec",
-    "ColumnType",
-    "ContributedRound",
-    "ContributedRounds",
-    "ContributionHeader",
-    "Decline",
-    "Digest",
-    "EndCause",
-    "Go",
-    "HalvesChecked",
-    "KeyClaim",
-    "KeyId",
-    "LayerShape",
-    "LimitRule",
-    "ListedStudy",
-    "ListedWeight",
-    "LossName",
-    "Message",
-    "MissingRule",
-    "ModelSpec",
-    "OpeningHeader",
-    "OutcomeCause",
-    "OutputCommitment",
-    "OutputHeader",
-    "Party",
-    "PartyName",
-    "PauseCause",
-    "PauseNotice",
-    "PrivacySpec",
-    "Purpose",
-    "QueryHeader",
-    "RankingSpec",
-    "ReadyNotice",
-    "Receipt",
-    "ReleaseSet",
-    "Role",
-    "Roster",
-    "RosterChange",
-    "RoundNumber",
-    "RoundOutcome",
-    "RoundState",
-    "RoundView",
-    "RuleName",
-    "RuleSpec",
-    "Scaling",
-    "SecondWeight",
-    "Secret32",
-    "ShareKind",
-    "Signature",
-    "SignatureHex",
-    "Signed",
-    "SplitOrder",
-    "SplitSpec",
-    "Study",
-    "StudyEnd",
-    "StudyEndState",
-    "StudyIndex",
-    "StudyName",
-    "StudyProtection",
-    "StudyState",
-    "StudyView",
-    "SumRelease",
-    "SummarySpec",
-    "TableSchema",
-    "TagCheck",
-    "TagSeed",
-    "TagShares",
-    "TagsFailed",
-    "TaskKind",
-    "TaskSpec",
-    "TrainingSpec",
-    "Version",
-    "WeightList",
-]
+from protocol.messages.model import *
+from protocol.messages.purpose import *
+from protocol.messages.roster import *
+from protocol.messages.round import *
+from protocol.messages.specifications import *
+from protocol.messages.study import *
+from protocol.messages.table import *
 
 
 class RoundView(Message):
@@ -322,9 +172,6 @@ class StudyIndex(Message):
     more: bool = False
     unchanged: bool = False
     roster_changes: Annotated[int, Field(ge=0)] = omitted(0)
-
-
-M = TypeVar("M", bound=Message)
 
 
 def signature_by(signer: str, key: SigningKey, message: Message) -> Signature:

@@ -317,9 +317,9 @@ class RoundOutcome(OfAttempt, Message):
         return text if self.code is None else f"{text}: {self.code.value}"
 
 
-Word = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+_Element = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 """A ring element: 16 hex digits, the highest first."""
-Words = tuple[Word, Word]
+Words = tuple[_Element, _Element]
 
 
 class TagSeed(OfAttempt, Message):

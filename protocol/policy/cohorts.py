@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from protocol.errors import Clause, PolicyRefusal
+from protocol.parameters import Record
 from protocol.policy.exposure import MOST_RELEASE_SETS, UNKNOWN_REQUESTER, release_sets, release_sets_number
 from protocol.summary.protection import Question
 
 LEAST_APART: Final = 3
 
 
-class Cohort(BaseModel):
+class Cohort(Record):
     """The contributors of one such round, by their keys. ``released`` are those summed, None while that is unknown.
 
     ``requester`` is the key of the site that asked and is in every sum; it is unknown of rounds that an older release
     wrote down. ``questions`` are what this site answered in it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     study_digest: str
     round: Annotated[int, Field(ge=1)]
     listed: tuple[str, ...]

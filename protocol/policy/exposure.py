@@ -31,10 +31,11 @@ from typing import Annotated, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from protocol.arithmetic.fixed_point import Real
 from protocol.errors import ProtocolViolation
+from protocol.parameters import Record
 
 Figures: TypeAlias = NDArray[np.float64]
 _RIDGE: Final = 1e-12
@@ -175,15 +176,14 @@ UNKNOWN_REQUESTER: Final = ""
 """The caller is not known: it may be anybody."""
 
 
-class SummedWeight(BaseModel):
+class SummedWeight(Record):
     """The weight of one site's update in a sum; ``site`` is its key's fingerprint."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     site: str
     weight: Annotated[float, Field(gt=0, le=1)]
 
 
-class SummedRow(BaseModel):
+class SummedRow(Record):
     """One round's sum, or the sums that its announcement admits while nobody has shown how it ended.
 
     ``released`` are the contributors whose sum was opened, None while that is unknown; ``least`` is the announced
@@ -195,7 +195,6 @@ class SummedRow(BaseModel):
     older versions stored; it is not used.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     study_digest: str
     round: Annotated[int, Field(ge=1)]
     dimension: Annotated[int, Field(ge=1)]

@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from protocol.arithmetic import kernels
 from protocol.arithmetic.fixed_point import Real, Update
 from protocol.arithmetic.ring import Usage, expand_into
 from protocol.messages.control import Announcement, ListedWeight, Purpose, WeightList
+from protocol.parameters import Record
 
 _ONCE: Final[Mapping[Purpose, str]] = {
     Purpose.COUNTS: "counted",
@@ -32,25 +33,21 @@ _ONCE: Final[Mapping[Purpose, str]] = {
 """The memory of the round that may have done what is done once, a study or a model."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class ReleasedSum(_Frozen):
+class ReleasedSum(Record):
     """The sites and weights of a sum that was released against a model."""
 
     model_version: int
     weights: tuple[ListedWeight, ...]
 
 
-class LeftOut(_Frozen):
+class LeftOut(Record):
     """The rounds in which a site was in the agreed set but not in the sum, without a failed check."""
 
     site: str
     rounds: tuple[int, ...]
 
 
-class SiteMemory(_Frozen):
+class SiteMemory(Record):
     """The policy's memory of past rounds; serialisable, and to be stored before a contribution leaves.
 
     ``last_listed`` holds the last weight of every site on a list that this site contributed to, ``summed_list`` the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from protocol.errors import Clause, PolicyRefusal
 from protocol.messages.control import (
@@ -17,7 +17,7 @@ from protocol.messages.control import (
     StudyProtection,
     SummarySpec,
 )
-from protocol.parameters import Needs
+from protocol.parameters import Needs, Record
 from protocol.rules.interface import ListTerms, SamplingNoise
 from protocol.shared_model import largest_step
 
@@ -25,7 +25,7 @@ Opened = Annotated[tuple[Annotated[Needs, Field(strict=False)], ...], Field(stri
 """A settings file has texts in a list, where strict validation asks for members in a tuple."""
 
 
-class SitePolicy(BaseModel):
+class SitePolicy(Record):
     """The site's own bounds; a study may ask for lower ones, this says how low the site goes.
 
     ``least_contributors`` bounds m - t from below. ``largest_share`` is the largest part of the sum's smallest
@@ -53,8 +53,6 @@ class SitePolicy(BaseModel):
     (docs/protocol.md 19), for each single record; with it no study takes place whose updates have no noise.
     None keeps count and bounds nothing. ``least_noise`` is the smallest noise multiplier that a study may have.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     least_contributors: int = Field(default=3, ge=1, description="the sum of two shows each what the other shared")
     largest_share: float = Field(default=0.6, gt=0, le=1, description="a sum that is mostly one update shows it")

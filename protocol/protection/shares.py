@@ -36,7 +36,6 @@ from protocol.release import (
     AverageOpener,
     average_chunk,
     class_totals,
-    coordinate_bound,
     longest_sum,
     mask_source,
     masking_side,
@@ -339,9 +338,8 @@ def _fetched(at: AtSite, past: PastRelease, fetch: Fetch, take: Callable[[_Vecto
 
 def _average(at: AtSite, vector: _Vector) -> NDArray[np.float32]:
     parameters, numerators = at.study.parameters, sum_of_numerators(vector.past, at.roster)
-    bound = coordinate_bound(parameters, numerators, vector.summed, vector.past.announcement.opens.bounds_norms)
     longest = longest_sum(parameters, numerators, vector.summed)
-    opener = AverageOpener(vector.seed, bound, longest, numerators / parameters.weight_grid, parameters)
+    opener = AverageOpener(vector.seed, longest, numerators / parameters.weight_grid, parameters)
     out = np.empty(parameters.dimension, dtype=np.float32)
     for start, masked in vector.pieces:
         opener.open_into(out[start : start + masked.size], masked, start)

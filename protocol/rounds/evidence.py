@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
-
 from protocol.arithmetic.ring import octets
 from protocol.channel.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32, omitted
 from protocol.errors import (
@@ -48,6 +46,7 @@ from protocol.messages.control import (
     require_signatures,
 )
 from protocol.messages.purpose import RoundStep
+from protocol.parameters import Record
 from protocol.release import mask_source, masking_side
 from protocol.sharing import ChunkSource, Side
 from protocol.tags import (
@@ -159,25 +158,20 @@ def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
     return total
 
 
-_KEPT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class AlteredSum(BaseModel):
+class AlteredSum(Record):
     """A served sum with wrong tags: the mask's seed, and the file of the masked vector beside this one.
 
     With the seed of the tags anybody can compute what each server should have signed.
     """
 
-    model_config = _KEPT
     tag_seed: Secret32
     mask_seed: Secret32
     vector_file: str
 
 
-class RoundTranscript(BaseModel):
+class RoundTranscript(Record):
     """Each message with the signatures that it had; one that both servers showed alike is kept once."""
 
-    model_config = _KEPT
     study_digest: Digest
     round: RoundNumber
     attempt: Attempt

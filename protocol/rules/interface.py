@@ -11,33 +11,29 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from protocol.arithmetic.fixed_point import quantise_weight
 from protocol.errors import ProtocolViolation
 from protocol.messages.round import ListedWeight
-from protocol.parameters import Needs
+from protocol.parameters import Needs, Record
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Options(_Frozen):
+class Options(Record):
     """A rule's options, or some that several rules share, as a study has them; each has a default."""
 
 
-class SiteFacts(_Frozen):
+class SiteFacts(Record):
     """A contributor's name and |S_i|, its number of training samples as declared at enrolment."""
 
     name: str
     samples: Annotated[int, Field(ge=1)]
 
 
-class SiteStanding(_Frozen):
+class SiteStanding(Record):
     """One contributor as the rule sees it: alpha in full precision, and the released rounds it was part of."""
 
     name: str
@@ -46,7 +42,7 @@ class SiteStanding(_Frozen):
     rounds: Annotated[int, Field(ge=0)] = 0
 
 
-class RunningMean(_Frozen):
+class RunningMean(Record):
     """The mean over ``rounds`` rounds of something about the sites ``of``."""
 
     of: tuple[str, ...]
@@ -58,7 +54,7 @@ class RunningMean(_Frozen):
         return self.model_copy(update={"value": self.value + (value - self.value) / rounds, "rounds": rounds})
 
 
-class RuleState(_Frozen):
+class RuleState(Record):
     """Every contributor ever admitted, in order of admission; alpha 0 means that it is not listed any more.
 
     ``means`` are what a rule that weighs by risk has averaged, ``since_measured`` the summed rounds since its last
@@ -85,7 +81,7 @@ class RuleState(_Frozen):
         raise ProtocolViolation(f"site {name!r} was never admitted to the rule; admitted are {admitted}")
 
 
-class PairDistance(_Frozen):
+class PairDistance(Record):
     """||w_i g_i - w_j g_j|| of two sites by the round's weights, the requester's 1: ||g_i - g_j|| where all are 1."""
 
     first: str
@@ -93,7 +89,7 @@ class PairDistance(_Frozen):
     distance: NonNegative
 
 
-class Measured(_Frozen):
+class Measured(Record):
     """The values that the requester opened in one round; what the rule does not need is empty.
 
     ``took_part`` are the contributors in the release set (before :meth:`Rule.select`: those that passed every check),

@@ -24,10 +24,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from protocol.arithmetic.ring import Signed
 from protocol.errors import UnusableUpdate
+from protocol.parameters import Record
 from protocol.summary.layout import Categories, Layout, Numeric, largest_share
 from protocol.text import comparable
 
@@ -270,7 +270,7 @@ class OwnColumn:
     named_in: str
 
 
-class Question(BaseModel):
+class Question(Record):
     """One column: as the site's own file calls it, and as the study does; stays at the site.
 
     ``named_in`` as of an :class:`OwnColumn`; empty also in what an older release wrote down, and without a schema.
@@ -279,7 +279,6 @@ class Question(BaseModel):
     values, row by row; ``order`` one of their order, the same for a copy in another unit, empty where it tells little.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     column: str
     named: str
     asked: tuple[str, ...]

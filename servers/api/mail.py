@@ -14,7 +14,7 @@ from servers.api.authentication import AnySite, ThisServer
 from servers.api.responses import PROBLEM, body_of, done, stream_answer
 from servers.event_loop import SHORT_BYTES
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, HashIntake, stream_into
+from servers.rounds.intake import Caller, HashIntake, same_body, stream_into
 from servers.rounds.letters import require_announced, superseded
 from servers.server import Server
 from servers.store.files import file_name
@@ -77,15 +77,13 @@ async def _store(
     of = (study.digest, caller.name, recipient, str(topic))
     known = server.store.mail(*of)
     if known is not None:
-        again = HashIntake()
-        await stream_into(request, again, most)
-        _require_same(server, known, again.finish(caller))
+        _require_same(server, known, await same_body(request, caller, most))
         return
     require_announced(server, study, topic, caller.name, recipient)
     server.files.require_room(stated)
     with server.files.draft() as draft:
-        intake = HashIntake(draft)
-        await stream_into(request, intake, most, SHORT_BYTES)
+        intake = HashIntake(draft.write)
+        await stream_into(request, intake.feed, most, SHORT_BYTES)
         digest = intake.finish(caller)
         require_length(topic.kind, intake.size_bytes, most)
         name = file_name("mail", *of, digest)

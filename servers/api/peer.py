@@ -193,7 +193,7 @@ async def put_masked_sum(request: Request, server: ThisServer, b: SideB, caller:
         intake = SealedMaskedSum(server, current, parameters, draft)
         try:
             await stream_into(
-                request, intake, masked_sum_body.most_masked_sum_bytes(summed_length(current, parameters))
+                request, intake.feed, masked_sum_body.most_masked_sum_bytes(summed_length(current, parameters))
             )
             await asyncio.to_thread(intake.finish, caller)
         except ShareAltered as error:  # the sum may still be coming, and this answer be lost

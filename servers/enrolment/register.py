@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from host.files import private_folder, write_durably
+from host.frozen import Frozen
 from host.output_files import rewrite
 from protocol.errors import (
     BadSignature,
@@ -46,11 +47,10 @@ _MOST_INVITATIONS: Final = 1000
 _INVITE_AGAIN: Final = "ask the operator for another invitation, and run the same command with it"
 
 
-class Invited(BaseModel):
+class Invited(Frozen):
     """An invitation; ``used_by`` is the digest of the public card that registered by it. ``renews``: for other keys of
     a site in the roster."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     id: str
     site: PartyName
     requester: bool
@@ -65,8 +65,7 @@ class Invited(BaseModel):
         return "expired" if now_s >= self.expires_at_s else "open"
 
 
-class _Kept(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Kept(Frozen):
     invitations: tuple[Invited, ...] = ()
     registrants: tuple[Registrant, ...] = ()
     renewals: tuple[Registrant, ...] = ()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from fastapi import Request
 
+from protocol.channel.commitment import MessageDigest
 from protocol.errors import ConflictingMessage, NotListed, RosterRefused, WrongRound
 from protocol.messages.bodies import content_bytes
 from protocol.messages.control import (
@@ -30,27 +31,13 @@ from protocol.rounds.states import RoundEvent, RoundKey, StudyEvent, study_step
 from protocol.sharing import Side
 from servers.ckks.process import content_check
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, ContributionDigest, ContributionIntake, stream_into
+from servers.rounds.intake import Caller, ContributionIntake, sealed_digest, stream_into
 from servers.rounds.letters import forget_rounds_before
 from servers.server import Server
 from servers.store.files import file_name
 from servers.store.records import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.upload_parts import Awaited
 from servers.studies import refuse
-
-
-@dataclass(frozen=True)
-class TakenIn:
-    """A share in a file that no row names yet: its header, the sealed message's digest, the file's name and key.
-
-    ``chunk_tags``: what the file is compared with whenever it is read.
-    """
-
-    header: ContributionHeader
-    digest: str
-    name: str
-    chunk_tags: bytes = field(repr=False)
-    wrapped_key: bytes | None = field(repr=False)
 
 
 def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
@@ -144,13 +131,26 @@ async def contribute(
     Raises: NotListed, WrongRound, AnnouncementMismatch, MalformedMessage, BrokenSeal, CommitmentMismatch,
             ConflictingMessage, BadSignature, TooLarge, StorageFull
     """
-    known = server.store.contribution(key, caller.name)
+    known, limit_bytes = server.store.contribution(key, caller.name), most_bytes(study.study)
     if known is not None:
-        again = ContributionDigest()
-        await stream_into(request, again, most_bytes(study.study))
-        return same_receipt(server, study, known, again.finish(caller))
+        again = MessageDigest()
+        await stream_into(request, again.update, limit_bytes)
+        return same_receipt(server, study, known, sealed_digest(caller, again))
     of = awaited(server, study, key, caller.name)
-    return commit_share(server, study, key, await _taken_in(server, caller, of, request, most_bytes(study.study)))
+    server.files.require_room(of.content_bytes)
+    with server.shares.draft(of.part.kind, Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
+        intake = ContributionIntake(of.key, of.part, draft, of.new_check)
+        await stream_into(request, intake.feed, limit_bytes, of.at_once_bytes)
+        if of.content_bytes <= of.at_once_bytes:
+            header, digest = intake.finish(caller)
+        else:
+            header, digest = await asyncio.to_thread(intake.finish, caller)
+        intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
+        name = share_name()
+        server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
+        wrapped_key = await asyncio.to_thread(draft.keep, name, intake.content_key)
+        server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
+    return commit_share(server, study, key, header, digest, name, wrapped_key, draft.tags())
 
 
 def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awaited:
@@ -167,32 +167,26 @@ def awaited(server: Server, study: StudyRecord, key: RoundKey, site: str) -> Awa
     return Awaited(server.keys.sealing, part, content_bytes(part.kind, part.length), check)
 
 
-async def _taken_in(server: Server, caller: Caller, of: Awaited, request: Request, limit_bytes: int) -> TakenIn:
-    """Open a share into a file that no row names yet."""
-    server.files.require_room(of.content_bytes)
-    with server.shares.draft(of.part.kind, Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
-        intake = ContributionIntake(of.key, of.part, draft, of.new_check)
-        await stream_into(request, intake, limit_bytes, of.at_once_bytes)
-        if of.content_bytes <= of.at_once_bytes:
-            header, digest = intake.finish(caller)
-        else:
-            header, digest = await asyncio.to_thread(intake.finish, caller)
-        intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
-        name = share_name()
-        server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
-        wrapped_key = await asyncio.to_thread(draft.keep, name, intake.content_key)
-        server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    return TakenIn(header, digest, name, draft.tags(), wrapped_key)
-
-
 def share_name() -> str:
     """A name that no other share ever has: of two requests with one share, neither writes or deletes the other's."""
     return file_name("share", secrets.token_hex(16))
 
 
-def commit_share(server: Server, study: StudyRecord, key: RoundKey, taken: TakenIn) -> Signed[Receipt]:
-    """Commit the row; what has happened since the body began to arrive is looked at again."""
-    site, digest, name = taken.header.site, taken.digest, taken.name
+def commit_share(
+    server: Server,
+    study: StudyRecord,
+    key: RoundKey,
+    header: ContributionHeader,
+    digest: str,
+    name: str,
+    wrapped_key: bytes | None,
+    chunk_tags: bytes,
+) -> Signed[Receipt]:
+    """Commit the row of a share in the file ``name``; what has happened since the body began to come counts.
+
+    ``digest``: the sealed message's; ``chunk_tags``: what the file is compared with whenever it is read.
+    """
+    site = header.site
     with server.store.alone(study.digest):
         known = server.store.contribution(key, site)
         if known is not None:
@@ -216,7 +210,7 @@ def commit_share(server: Server, study: StudyRecord, key: RoundKey, taken: Taken
         receipt = server.sign(message)
         state = record.begun.after(RoundEvent.CONTRIBUTION_STORED)
         server.store.add_contribution(
-            ContributionRecord(key, site, taken.header, digest, receipt, name, taken.wrapped_key, taken.chunk_tags),
+            ContributionRecord(key, site, header, digest, receipt, name, wrapped_key, chunk_tags),
             state,
         )
         server.failpoints.reach(Point.AFTER_RECEIPT_STORED)

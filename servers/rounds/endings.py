@@ -52,32 +52,39 @@ from servers.server import Server
 from servers.store.records import RoundRecord, StudyRecord
 from servers.studies import refuse
 
-
-def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
-    """The round is over without a sum; its shares are deleted. Requester absent too often: the study pauses."""
-    if record.state is not RoundState.SKIPPED:
-        state = record.begun.after(RoundEvent.SKIPPED)
-        server.note_round(record, RoundState.SKIPPED)
-        server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome, output_file=None))
-        unserved = [] if record.output_file is None else [record.output_file]
-        server.files.delete([*server.store.forget_attempt_files(record.key), *unserved])
-        server.metrics.rounds.labels(RoundState.SKIPPED.value).inc()
-        _count_absence(server, record.key.study, outcome.message.cause)
-    elif record.outcome != outcome:
-        server.store.change_round(record.key, lambda r: replace(r, outcome=outcome))
+_RETRY_WINDOW_S = 60.0
+"""The time for sites to hear of a burnt attempt and send again: they poll every second; a large share takes long."""
 
 
-def commit_opened(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
-    """A round without a sum is over: its shares are deleted, its opening stays for the requester. Twice as once."""
+def commit_end(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """Commit the end without a sum that is signed: shares are deleted, an opening stays for the requester.
+
+    A burnt attempt is followed by another, which takes the same updates again. Requester absent too often: the study
+    pauses. Twice as once, but that a second signature is kept.
+    """
     ends_as = outcome.message.outcome
     if record.state is ends_as:
+        if record.outcome != outcome:
+            server.store.change_round(record.key, lambda r: replace(r, outcome=outcome))
         return
     state = record.begun.after(RoundEvent(ends_as.value))
+    again: RoundRecord | None = None
+    if ends_as is RoundState.BURNT:
+        again = RoundRecord(
+            key=replace(record.key, attempt=record.key.attempt + 1),
+            state=replace(record.begun, state=state).after(RoundEvent.RETRIED),
+            announcement=record.announcement,
+            closes_at_s=max(record.closes_at_s, server.clock() + _RETRY_WINDOW_S),
+        )
     server.note_round(record, ends_as)
-    server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
-    server.files.delete(server.store.forget_attempt_files(record.key))
+    server.store.change_round(
+        record.key, lambda r: replace(r, state=state, outcome=outcome, output_file=None), then_add=again
+    )
+    unserved = [] if record.output_file is None else [record.output_file]
+    server.files.delete([*server.store.forget_attempt_files(record.key), *unserved])
     server.metrics.rounds.labels(ends_as.value).inc()
-    _count_absence(server, record.key.study, outcome.message.cause)
+    if again is None:
+        _count_absence(server, record.key.study, outcome.message.cause)
 
 
 def _count_absence(server: Server, digest: str, cause: OutcomeCause) -> None:
@@ -92,36 +99,6 @@ def _count_absence(server: Server, digest: str, cause: OutcomeCause) -> None:
         return replace(study, absent_in_a_row=count)
 
     server.store.change_study(digest, counted)
-
-
-_RETRY_WINDOW_S = 60.0
-"""The time for sites to hear of a burnt attempt and send again: they poll every second; a large share takes long."""
-
-
-def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
-    """The attempt's contributions are deleted unmeasured; the next attempt takes the same updates again."""
-    burnt = record.begun.after(RoundEvent.BURNT)
-    again = RoundRecord(
-        key=replace(record.key, attempt=record.key.attempt + 1),
-        state=replace(record.begun, state=burnt).after(RoundEvent.RETRIED),
-        announcement=record.announcement,
-        closes_at_s=max(record.closes_at_s, server.clock() + _RETRY_WINDOW_S),
-    )
-    server.note_round(record, RoundState.BURNT)
-    server.store.change_round(record.key, lambda r: replace(r, state=burnt, outcome=outcome), then_add=again)
-    server.files.delete(server.store.forget_attempt_files(record.key))
-    server.metrics.rounds.labels(RoundState.BURNT.value).inc()
-
-
-def commit_end(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
-    """Commit what follows from the end that is signed."""
-    match outcome.message.outcome:
-        case RoundState.BURNT:
-            commit_burn(server, record, outcome)
-        case RoundState.RANKED | RoundState.CLOSED:
-            commit_opened(server, record, outcome)
-        case _:
-            commit_skip(server, record, outcome)
 
 
 def countersign_outcome(server: Server, key: RoundKey, signed: Signed[RoundOutcome]) -> Signed[RoundOutcome]:
@@ -279,7 +256,7 @@ class Endings:
         elif isinstance(step, End):
             await self.end(record, step)
         elif step is Act.TAKE_ALONE:
-            commit_skip(self.server, record, own)
+            commit_end(self.server, record, own)
 
 
 def _require_undisturbed(now: RoundRecord, decided_on: RoundRecord) -> None:

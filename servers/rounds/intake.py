@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -12,12 +13,11 @@ from fastapi import Request
 
 from protocol.channel.commitment import MessageDigest, check_commitment
 from protocol.channel.keys import SealingKey
-from protocol.channel.sealing import SealedReader
+from protocol.channel.sealing import Octets, SealedReader
 from protocol.channel.signing import DigestField
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
 from protocol.messages.bodies import Expected
 from protocol.messages.control import MAX_CONTROL_BYTES, Message, Party
-from servers.store.files import Draft
 from servers.store.upload_parts import NewCheck
 
 H = TypeVar("H", bound=Message)
@@ -60,20 +60,16 @@ async def read_small(request: Request, caller: Caller, limit_bytes: int = MAX_CO
     return bytes(body)
 
 
-class Intake(Protocol):
-    """Takes a body piece by piece, off the event loop."""
-
-    def feed(self, data: bytes | bytearray) -> None: ...
-
-
-async def stream_into(request: Request, intake: Intake, limit_bytes: int, at_once_bytes: int = 0) -> None:
-    """Feed the body to ``intake`` in pieces of about a megabyte; while it takes one, the next one arrives.
+async def stream_into(
+    request: Request, feed: Callable[[bytearray], object], limit_bytes: int, at_once_bytes: int = 0
+) -> None:
+    """Feed the body, off the event loop, in pieces of about a megabyte; while one is taken, the next one arrives.
 
     A body of at most ``at_once_bytes`` is fed on the event loop: a thread would take longer to wake up.
-    Raises: TooLarge, and what the intake raises
+    Raises: TooLarge, and what ``feed`` raises
     """
     held, total = bytearray(), 0
-    feeding: asyncio.Future[None] | None = None
+    feeding: asyncio.Future[object] | None = None
     try:
         async for data in request.stream():
             total += len(data)
@@ -83,72 +79,48 @@ async def stream_into(request: Request, intake: Intake, limit_bytes: int, at_onc
             if len(held) >= _PIECE_BYTES:
                 if feeding is not None:
                     await feeding
-                feeding = asyncio.ensure_future(asyncio.to_thread(intake.feed, held))
+                feeding = asyncio.ensure_future(asyncio.to_thread(feed, held))
                 held = bytearray()
     finally:
         if feeding is not None:
-            await asyncio.wait([feeding])  # whatever went wrong, the intake is left only once its thread has
+            await asyncio.wait([feeding])  # whatever went wrong, nothing is left before the thread has ended
             feeding.exception()
     if feeding is not None:
         feeding.result()
     if held and total <= at_once_bytes:
-        intake.feed(held)
+        feed(held)
     elif held:
-        await asyncio.to_thread(intake.feed, held)
+        await asyncio.to_thread(feed, held)
+
+
+async def same_body(request: Request, caller: Caller, limit_bytes: int) -> str:
+    """Return the SHA-256 of a body whose like is stored: only whether the bytes are the same matters.
+
+    Raises: TooLarge, BadSignature
+    """
+    again = hashlib.sha256()
+    await stream_into(request, again.update, limit_bytes)
+    caller.require_digest(again.digest())
+    return again.hexdigest()
 
 
 class HashIntake:
-    """Hashes a body and writes it as it is; without a draft, only whether the same bytes came before matters."""
+    """Hashes a body, and hands it on as it is."""
 
-    def __init__(self, draft: Draft | None = None) -> None:
-        self._draft = draft
+    def __init__(self, hand_on: Callable[[memoryview], object]) -> None:
+        self._hand_on = hand_on
         self._hash = hashlib.sha256()
         self.size_bytes = 0
 
     def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         self.size_bytes += len(data)
-        if self._draft is not None:
-            self._draft.write(memoryview(data))
+        self._hand_on(memoryview(data))
 
     def finish(self, caller: Caller) -> str:
         """Raises: BadSignature"""
         caller.require_digest(self._hash.digest())
         return self._hash.hexdigest()
-
-
-class ContributionDigest:
-    """Intake of a contribution that is already stored: only whether the bytes are the same matters."""
-
-    def __init__(self) -> None:
-        self._digest = MessageDigest()
-
-    def feed(self, data: bytes | bytearray) -> None:
-        self._digest.update(data)
-
-    def finish(self, caller: Caller) -> str:
-        """Raises: BadSignature"""
-        return _required(caller, self._digest)
-
-
-class SealedIntake(Generic[H]):
-    """Sealed bytes for this server: hashed, opened and written in clear."""
-
-    def __init__(self, key: SealingKey, expected: Expected[H], draft: Draft) -> None:
-        self._opening = _Opening(key, expected, draft)
-        self._hash = hashlib.sha256()
-
-    def feed(self, data: bytes | bytearray) -> None:
-        self._hash.update(data)
-        self._opening.feed(data)
-
-    def finish(self, caller: Caller) -> tuple[H, str]:
-        """The header and the digest of the sealed bytes, once the last chunk has opened.
-
-        Raises: BrokenSeal, BadSignature; MalformedMessage, when there is more or less content than expected
-        """
-        caller.require_digest(self._hash.digest())
-        return self._opening.finish(), self._hash.hexdigest()
 
 
 class Sink(Protocol):
@@ -175,7 +147,7 @@ class ContributionIntake(Generic[H]):
     ) -> None:
         """``draft`` takes what is opened and what came; ``new_check`` makes what looks at the opened content first."""
         self._check = None if new_check is None else new_check(draft.write)
-        self._opening = _Opening(key, expected, self._check or draft)
+        self._opening = Opening(key, expected, self._check or draft)
         self._draft = draft
         self._came = 0
         self._digest = MessageDigest()
@@ -204,8 +176,8 @@ class ContributionIntake(Generic[H]):
             self._draft.write_received(memoryview(data)[max(0, len(reader.head) - before) :])
 
     def finish(self, caller: Caller) -> tuple[H, str]:
-        """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
-        digest = _required(caller, self._digest)
+        """As ``Opening.finish``, with the sealed message's digest. Raises: BadSignature; what was refused on the way"""
+        digest = sealed_digest(caller, self._digest)
         if self._refused is not None:
             raise self._refused
         header = self._opening.finish()
@@ -223,7 +195,7 @@ class ContributionIntake(Generic[H]):
         check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
 
 
-class _Opening(Generic[H]):
+class Opening(Generic[H]):
     """Sealed bytes on their way to a draft in clear."""
 
     def __init__(self, key: SealingKey, expected: Expected[H], draft: Sink) -> None:
@@ -233,12 +205,15 @@ class _Opening(Generic[H]):
         self._draft = draft
         self._content_bytes = 0
 
-    def feed(self, data: bytes | bytearray) -> None:
+    def feed(self, data: Octets) -> None:
         for piece in self.reader.feed(data):
             self._take(piece)
 
     def finish(self) -> H:
-        """The header. Raises: BrokenSeal, MalformedMessage"""
+        """The header, once the last chunk has opened.
+
+        Raises: BrokenSeal; MalformedMessage, when there is more or less content than expected
+        """
         self._take(self.reader.finish())
         if self._header is None:
             raise BrokenSeal("the sealed body ended before its header")
@@ -257,7 +232,8 @@ class _Opening(Generic[H]):
         self._draft.write(piece)
 
 
-def _required(caller: Caller, digest: MessageDigest) -> str:
+def sealed_digest(caller: Caller, digest: MessageDigest) -> str:
+    """The digest of a sealed message that has come whole. Raises: BadSignature, unless it is the one that was signed"""
     found = digest.digest()
     caller.require_digest(found, DigestField.SEALED)
     return found.hex()

@@ -13,7 +13,6 @@ from contextlib import aclosing
 from typing import Final
 
 from protocol.arithmetic.fixed_point import packed
-from protocol.arithmetic.ring import Ring
 from protocol.channel.commitment import head_digest
 from protocol.channel.sealing import Octets, SealedMessage
 from protocol.channel.signing import DigestField
@@ -78,11 +77,12 @@ class SealedMaskedSum:
         self._bits = parameters.ring_bits
         self._draft = draft
         self._digest = VectorDigest() if record.announcement.message.tagged else None
-        self._reader = body.MaskedSumReader(masked_sum_header(record, parameters), server.keys.sealing)
+        header = masked_sum_header(record, parameters)
+        self._reader, self._elements = body.masked_sum_readers(header, server.keys.sealing)
 
     def feed(self, data: bytes | bytearray) -> None:
         """Raises: MalformedMessage, AnnouncementMismatch, BrokenSeal"""
-        self._combine(*self._reader.feed(data))
+        self._combine(b"".join(self._reader.feed(data)))
 
     def finish(self, caller: Caller | None = None) -> None:
         """``caller`` is who sent it; of what was fetched the head has been checked as it came.
@@ -91,14 +91,15 @@ class SealedMaskedSum:
         """
         if caller is not None:
             caller.require_digest(head_digest(self._reader.head), DigestField.SEALED_HEAD)
-        self._combine(*self._reader.last())
-        self._reader.finish()
+        self._combine(self._reader.finish())
+        self._elements.finish()
 
     def half_digest(self) -> str | None:
         """Return the digest of the output, once all has come; None in a round without tags, which needs none."""
         return None if self._digest is None else self._digest.hexdigest()
 
-    def _combine(self, start: int, masked: Ring) -> None:
+    def _combine(self, content: bytes) -> None:
+        start, masked = self._elements.feed(content)
         for at in range(0, masked.size, CHUNK_ELEMENTS):
             piece = masked[at : at + CHUNK_ELEMENTS]
             own = sum_chunk(self._summands, start + at, start + at + piece.size)

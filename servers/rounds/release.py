@@ -307,30 +307,21 @@ def commit_release(
     Raises: WrongRound
     """
     with server.store.alone(record.key.study):
-        _released(server, study, server.store.round(record.key) or record, output_file, sum_release)
-
-
-def _released(
-    server: Server,
-    study: StudyRecord,
-    now: RoundRecord,
-    output_file: str | None,
-    sum_release: Signed[SumRelease] | None,
-) -> None:
-    if now.state is RoundState.RELEASED:
-        return
-    state = now.begun.after(RoundEvent.RELEASED)
-    server.note_round(now, RoundState.RELEASED)
-    server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
-    server.store.change_round(
-        now.key, lambda r: replace(r, state=state, output_file=output_file, sum_release=sum_release)
-    )
-    server.failpoints.reach(Point.AFTER_OUTPUT_STORED)
-    if study.absent_in_a_row:
-        server.store.change_study(study.digest, lambda s: replace(s, absent_in_a_row=0))
-    oldest_kept = now.key.round - server.settings.limits.outputs_kept_rounds + 1
-    server.files.delete(server.store.forget_outputs(now.key.study, before_round=oldest_kept))
-    server.metrics.rounds.labels(RoundState.RELEASED.value).inc()
+        now = server.store.round(record.key) or record
+        if now.state is RoundState.RELEASED:
+            return
+        state = now.begun.after(RoundEvent.RELEASED)
+        server.note_round(now, RoundState.RELEASED)
+        server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
+        server.store.change_round(
+            now.key, lambda r: replace(r, state=state, output_file=output_file, sum_release=sum_release)
+        )
+        server.failpoints.reach(Point.AFTER_OUTPUT_STORED)
+        if study.absent_in_a_row:
+            server.store.change_study(study.digest, lambda s: replace(s, absent_in_a_row=0))
+        oldest_kept = now.key.round - server.settings.limits.outputs_kept_rounds + 1
+        server.files.delete(server.store.forget_outputs(now.key.study, before_round=oldest_kept))
+        server.metrics.rounds.labels(RoundState.RELEASED.value).inc()
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Driver:
     _told: dict[str, Attempt | object | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._phases = Phases(self.server.metrics, self.server.clock, self.server.traces)
+        self._phases = Phases(self.server.metrics, self.server.clock)
 
     async def run(self) -> None:
         """Start a task for every open study, now and whenever one is created; runs until cancelled."""

@@ -19,7 +19,7 @@ from protocol.ot.session import CorrelationHalf
 from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from servers.failpoints import Point
-from servers.rounds.intake import Caller, HashIntake, SealedIntake, stream_into
+from servers.rounds.intake import Caller, HashIntake, Opening, same_body, stream_into
 from servers.server import Server
 from servers.store.files import file_name
 from servers.store.records import RoundRecord, StudyRecord
@@ -75,16 +75,16 @@ async def store_queries(
     Raises: WrongRound, MalformedMessage, TranscriptMismatch, ConflictingMessage, BrokenSeal, BadSignature, TooLarge
     """
     if record.query_digest is not None:
-        again = HashIntake()
-        await stream_into(request, again, _expected_queries(server, study, record).most_bytes)
-        _require_same_queries(server, record, again.finish(caller))
+        digest = await same_body(request, caller, _expected_queries(server, study, record).most_bytes)
+        _require_same_queries(server, record, digest)
         return
     _require_queries_welcome(record)
     expected = _expected_queries(server, study, record)
     with server.files.draft() as draft:
-        intake = SealedIntake(server.keys.sealing, expected, draft)
-        await stream_into(request, intake, expected.most_bytes)
-        header, digest = await asyncio.to_thread(intake.finish, caller)
+        opening = Opening(server.keys.sealing, expected, draft)
+        intake = HashIntake(opening.feed)
+        await stream_into(request, intake.feed, expected.most_bytes)
+        digest, header = intake.finish(caller), await asyncio.to_thread(opening.finish)
         name = file_name("query", record.key.study, record.key.round, record.key.attempt, digest)
         await asyncio.to_thread(draft.keep, name)
     with server.store.alone(record.key.study):  # whatever happened since the body began to arrive counts

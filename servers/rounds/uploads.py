@@ -66,7 +66,7 @@ async def take_part(server: Server, study: StudyRecord, upload: Upload, offset: 
     server.files.require_room(end - offset)
     share = await asyncio.to_thread(server.uploads.share, upload, awaited)
     if await asyncio.to_thread(share.held_bytes) == offset:
-        await stream_into(request, _Units(share, awaited, offset), end - offset)
+        await stream_into(request, _Units(share, awaited, offset).feed, end - offset)
     return _said(upload, awaited, await asyncio.to_thread(share.held_bytes))
 
 
@@ -141,8 +141,7 @@ async def _kept(
     keep = partial(server.shares.keep_upload, share, header.share_kind, name, tags)
     wrapped_key, tags = await asyncio.to_thread(keep)
     server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    taken = contributions.TakenIn(header, upload.digest, name, tags, wrapped_key)
-    return contributions.commit_share(server, study, upload.key, taken)
+    return contributions.commit_share(server, study, upload.key, header, upload.digest, name, wrapped_key, tags)
 
 
 def _awaited(server: Server, study: StudyRecord, upload: Upload) -> Awaited:

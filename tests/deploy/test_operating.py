@@ -27,7 +27,6 @@ ELSEWHERE = (
     *("openssl req", "chmod 600 operator-a/tls-key.pem"),  # test_caddy.py
     *("moiety server drain --config", "tar -C", "rm -rf DATA_DIR"),  # tests/integration/test_drained_upgrade.py
     "moiety server run",  # likewise
-    "python docs/examples/spans.py",  # tests/documents/test_spans.py
     *("export RAY_", "ray start"),  # tests/unit/servers/scale/test_on_ray.py, by the same variables
 )
 

@@ -15,9 +15,10 @@ from harness.engine.history import RoundKind, RoundRecord, RunHistory
 from harness.engine.run_state import Attendance, Conditions
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
-from protocol.messages.control import RuleName, RuleSpec, SecondWeight, Study
+from protocol.messages.control import RuleName, RuleSpec, Study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
+from protocol.rules.weight_erosion import SecondWeight
 from tests.integration.agents import changed
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected

@@ -25,7 +25,7 @@ from harness.faults.schedule import Level
 from harness.faults.simulation import Simulated
 from harness.faults.simulator import simulated
 from protocol.errors import ProtocolViolation
-from protocol.messages.control import AgreedSet, Receipt, Signed
+from protocol.messages.control import AgreedSet, ContributionHeader, Receipt, Signed
 from protocol.roster.chain import RosterChain
 from protocol.rounds import agreement
 from protocol.rounds.states import RoundEvent, RoundKey
@@ -123,9 +123,18 @@ def _no_correlation_used(store: SqlStore, key: RoundKey) -> int:
     return 0
 
 
-def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, taken: Any) -> Signed[Receipt]:
+def _not_looked_at_again(
+    server: Server,
+    study: StudyRecord,
+    key: RoundKey,
+    header: ContributionHeader,
+    digest: str,
+    name: str,
+    wrapped_key: bytes | None,
+    chunk_tags: bytes,
+) -> Signed[Receipt]:
     """Ignore what happened while the body came."""
-    header, record = taken.header, server.store.round(key)
+    record = server.store.round(key)
     if record is None:
         raise ProtocolViolation(f"{key.label} is not here")
     receipt = server.sign(
@@ -135,12 +144,12 @@ def _not_looked_at_again(server: Server, study: StudyRecord, key: RoundKey, take
             attempt=key.attempt,
             site=header.site,
             side=server.side,
-            body_digest=taken.digest,
+            body_digest=digest,
         )
     )
     state = record.begun.after(RoundEvent.CONTRIBUTION_STORED)
     server.store.add_contribution(
-        ContributionRecord(key, header.site, header, taken.digest, receipt, taken.name, None, taken.chunk_tags), state
+        ContributionRecord(key, header.site, header, digest, receipt, name, wrapped_key, chunk_tags), state
     )
     return receipt
 

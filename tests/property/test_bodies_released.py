@@ -123,10 +123,11 @@ def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
     x, header = vector(length), MaskedSumHeader(release_digest=DIGEST, length=length)
     body = bodies.seal_body(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
     assert len(body) == bodies.masked_sum_bytes(header) <= bodies.most_masked_sum_bytes(length)
-    reader, out = bodies.MaskedSumReader(header, KEY), np.zeros(length, dtype=np.uint64)
-    for start, found in [*(reader.feed(piece) for piece in pieces(body, size)), reader.last()]:
+    (reader, elements), out = bodies.masked_sum_readers(header, KEY), np.zeros(length, dtype=np.uint64)
+    for content in bodies.open_body(reader, pieces(body, size)):
+        start, found = elements.feed(content)
         out[start : start + found.size] = found
-    reader.finish()
+    elements.finish()
     np.testing.assert_array_equal(out, x)
     assert body.startswith(reader.head)
 
@@ -136,17 +137,17 @@ def test_another_masked_sum_than_the_expected_one_is_refused() -> None:
     body = bodies.seal_body(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
     for expected in (MaskedSumHeader(release_digest=OTHER, length=7), MaskedSumHeader(release_digest=DIGEST, length=8)):
         with pytest.raises(AnnouncementMismatch):
-            bodies.MaskedSumReader(expected, KEY).feed(body)
+            bodies.masked_sum_readers(expected, KEY)[0].feed(body)
     for wrong in damaged(body):
         with pytest.raises(RefusedMessage):
             read_masked_sum(header, wrong)
 
 
 def read_masked_sum(header: MaskedSumHeader, body: bytes) -> None:
-    reader = bodies.MaskedSumReader(header, KEY)
-    reader.feed(body)
-    reader.last()
-    reader.finish()
+    reader, elements = bodies.masked_sum_readers(header, KEY)
+    for content in bodies.open_body(reader, [body]):
+        elements.feed(content)
+    elements.finish()
 
 
 # --- letters ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Challenge, sum, masked output, coordinate bound and average (docs/protocol.md 4, 9)."""
+"""Challenge, sum, masked output and average (docs/protocol.md 4, 9)."""
 
 from __future__ import annotations
 
@@ -44,11 +44,6 @@ def open_aggregate(vector: list[int], mask_seed: bytes, bound: int) -> list[int]
     if any(abs(x) > bound for x in opened):
         raise ValueError("a coordinate is out of bounds")
     return opened
-
-
-def coordinate_bound(encoded_norm: int, weight_sum: Fraction, sites: int, distances_opened: bool) -> int:
-    """3 E (5 E where no distance is opened) times the sum of weights, plus one per site; rounded up."""
-    return math.ceil((3 if distances_opened else 5) * encoded_norm * weight_sum + sites)
 
 
 def to_float32(x: float) -> float:

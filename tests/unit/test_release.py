@@ -61,9 +61,6 @@ def test_a_sum_of_weights_that_is_not_positive_is_refused(identity, weights):
 def test_the_bound_of_a_self_weighted_sum_counts_every_weight_as_one(parameters, contributors):
     bound = release.self_weighted_bound(parameters, contributors)
     assert bound == 5 * parameters.encoded_norm * contributors + contributors
-    assert bound == release.coordinate_bound(
-        parameters, contributors * parameters.weight_grid, contributors, measured=False
-    )
 
 
 @pytest.mark.parametrize("grid", [1, 3, 4, 32])
@@ -157,7 +154,7 @@ def test_more_classes_than_coordinates_are_refused(classes):
 
 @pytest.mark.parametrize("start", [0, 3, 4096])
 def test_opening_and_averaging_in_one_pass_gives_the_same_bits(identity, rng, start):
-    opener = release.AverageOpener(T_SEED, 2**62, 2.0**31, 2.53125, identity)
+    opener = release.AverageOpener(T_SEED, 2.0**31, 2.53125, identity)
     for size in (0, 1, 700, 64):  # the last one in a buffer that is longer
         vector = from_signed(rng.integers(-(2**31), 2**31, size))
         vector = release.masked_sum_chunk(vector, T_SEED, start)
@@ -170,7 +167,7 @@ def test_opening_and_averaging_in_one_pass_gives_the_same_bits(identity, rng, st
 @pytest.mark.parametrize(("value", "fits"), [(100, True), (-100, True), (101, False), (-101, False), (-(2**63), False)])
 def test_the_one_pass_holds_every_coordinate_to_the_bound(identity, value, fits):
     vector = release.masked_sum_chunk(from_signed(np.array([0, value, 3])), T_SEED, 10)
-    opener, average = release.AverageOpener(T_SEED, 100, 1e3, 1.0, identity), np.empty(3, dtype=np.float32)
+    opener, average = release.AverageOpener(T_SEED, 100.0, 1.0, identity), np.empty(3, dtype=np.float32)
     if fits:
         opener.open_into(average, vector, 10)
         assert average.tolist() == [0.0, value / identity.scale, 3 / identity.scale]
@@ -179,10 +176,10 @@ def test_the_one_pass_holds_every_coordinate_to_the_bound(identity, value, fits)
             opener.open_into(average, vector, 10)
 
 
-def opened(values, longest, identity, bound=2**31):
-    """All values in two pieces; the coordinates' bound lets them pass unless the norm's is smaller."""
+def opened(values, longest, identity):
+    """All values, two at once."""
     vector = from_signed(np.array(values))
-    opener = release.AverageOpener(T_SEED, bound, longest, 1.0, identity)
+    opener = release.AverageOpener(T_SEED, longest, 1.0, identity)
     for start in range(0, len(values), 2):
         piece = release.masked_sum_chunk(vector[start : start + 2], T_SEED, start)
         opener.open_into(np.empty(piece.size, dtype=np.float32), piece, start)
@@ -197,7 +194,7 @@ def test_a_sum_is_no_longer_than_its_weights_allow(identity, values):
     squares = sum(value * value for value in values)
     opened(values, math.sqrt(squares), identity).finish()
     with pytest.raises(AggregateOutOfBounds, match="the round is discarded and the model stays as it was"):
-        opened(values, max(abs(value) for value in values) * 1.0, identity, 2**31).finish()
+        opened(values, max(abs(value) for value in values) * 1.0, identity).finish()
 
 
 def test_one_coordinate_is_no_longer_than_the_whole(identity):
@@ -212,13 +209,13 @@ def test_the_longest_sum_is_that_of_clipped_updates(identity):
 
 def test_a_sum_too_large_to_square_is_refused(identity):
     with pytest.raises(ProtocolViolation, match="take fewer sites"):
-        release.AverageOpener(T_SEED, 2**40, 2.0**33, 1.0, identity)
+        release.AverageOpener(T_SEED, 2.0**33, 1.0, identity)
 
 
 def test_the_one_pass_needs_weights_and_room(identity):
     with pytest.raises(ProtocolViolation, match="positive"):
-        release.AverageOpener(T_SEED, 100, 1e3, 0.0, identity)
-    opener = release.AverageOpener(T_SEED, 100, 1e3, 1.0, identity)
+        release.AverageOpener(T_SEED, 100.0, 0.0, identity)
+    opener = release.AverageOpener(T_SEED, 100.0, 1.0, identity)
     wrong: list[Any] = [np.empty(2, dtype=np.float32), np.empty(3, dtype=np.float64)]
     for average in wrong:
         with pytest.raises(ProtocolViolation, match=r"goes into float32\[3\]"):

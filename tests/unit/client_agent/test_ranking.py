@@ -30,7 +30,6 @@ from protocol.messages.control import (
     RoundView,
     RuleName,
     RuleSpec,
-    SecondWeight,
     Study,
     sign,
 )
@@ -39,6 +38,7 @@ from protocol.policy.memory import remember_skip
 from protocol.policy.site_policy import SitePolicy
 from protocol.ranking import predictor
 from protocol.rounds.evidence import PastRelease, check_release
+from protocol.rules.weight_erosion import SecondWeight
 from tests.kit.present import present
 from tests.unit.client_agent.benches import (
     Bench,

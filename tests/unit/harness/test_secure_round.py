@@ -24,7 +24,7 @@ from protocol.errors import AggregateOutOfBounds
 from protocol.messages.control import Announcement, Purpose
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
-from protocol.release import coordinate_bound
+from protocol.release import longest_sum
 from protocol.rounds.judgement import Judgement
 from protocol.rules.fedavg import counts_vector
 from tests.kit.present import present
@@ -73,7 +73,7 @@ def secure_round(
 
     def bound(released: tuple[str, ...]) -> int:
         total = sum(NUMERATORS[site] for site in released)
-        return coordinate_bound(parameters(dimension), total, len(released), measured=True)
+        return math.ceil(longest_sum(parameters(dimension), total, len(released)))
 
     draw = correlations_from(source, SEED)
     return SecureRound(ROSTER, parameters(dimension), announcement, SEED, draw, bound, tamper)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.messages.control import RuleName, RuleSpec, SecondWeight
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import FedAvg, FedAvgBySamples, FedOpt, WFedAvg
@@ -16,7 +16,7 @@ from protocol.rules.mallows import Mallows, MallowsOptions
 from protocol.rules.multi_krum import MultiKrum
 from protocol.rules.registry import OPTIONS, require_sites, rule_for
 from protocol.rules.shrinkage import Shrinkage
-from protocol.rules.weight_erosion import WeightErosion
+from protocol.rules.weight_erosion import SecondWeight, WeightErosion
 
 SITES = ("b", "c", "d", "e")
 SECOND = (SecondWeight(site="c", weight=0.5),)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalOptimumReached, ProtocolViolation
-from protocol.messages.control import ListedWeight, SecondWeight
+from protocol.messages.control import ListedWeight
 from protocol.parameters import Needs
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, RuleState, SiteFacts
 from protocol.rules.local import Local
-from protocol.rules.weight_erosion import WeightErosion
+from protocol.rules.weight_erosion import SecondWeight, WeightErosion
 
 SITES = tuple(SiteFacts(name=name, samples=samples) for name, samples in (("b", 100), ("c", 40), ("d", 10)))
 

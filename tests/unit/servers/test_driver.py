@@ -16,7 +16,7 @@ from servers import app
 from servers.background import duties, processes
 from servers.background.processes import Hearing
 from servers.event_loop import Changes
-from servers.monitoring import Metrics, Traces
+from servers.monitoring import Metrics
 from servers.rounds import side_a as driver_module
 from servers.rounds.side_a import Driver
 
@@ -81,23 +81,12 @@ class Peer:
         return None
 
 
-class RoundsOver(Traces):
-    """A server whose rounds were over."""
-
-    def __init__(self) -> None:
-        self.of: list[str] = []
-
-    def round_over(self, digest: str, ended_s: float) -> None:
-        self.of.append(digest)
-
-
-def idle_driver(store: FailingOnce, peer: Peer | None = None, traces: Traces | None = None) -> Reached:
+def idle_driver(store: FailingOnce, peer: Peer | None = None) -> Reached:
     history = SimpleNamespace(require_current=lambda: None)
     server = SimpleNamespace(
         store=store,
         changes=Changes(),
         metrics=Metrics(),
-        traces=traces or Traces(),
         clock=time.monotonic,
         history=history,
     )
@@ -139,18 +128,17 @@ def test_a_finished_task_is_started_again() -> None:
 
 
 def test_the_last_round_of_a_study_that_ends_while_the_peer_is_told_is_over_too() -> None:
-    """Its trace would lack the round otherwise, though all of its phases are there."""
-    store, over = FailingOnce("nothing"), RoundsOver()
+    """Its marks would stay for as long as the server runs otherwise."""
+    store = FailingOnce("nothing")
 
     class Ends(Peer):
         async def compare(self) -> None:
             store.ended = True
 
-    async def driven() -> None:
-        await idle_driver(store, Ends(), over)._drive(DIGEST)
-
-    asyncio.run(asyncio.wait_for(driven(), REACHED_WITHIN_S))
-    assert over.of == [DIGEST]
+    one = idle_driver(store, Ends())
+    one._phases.mark(DIGEST, "announced")
+    asyncio.run(asyncio.wait_for(one._drive(DIGEST), REACHED_WITHIN_S))
+    assert not one._phases._marks_s
 
 
 # --- goes on ----------------------------------------------------------------------------------------------------------

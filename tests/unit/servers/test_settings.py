@@ -73,16 +73,19 @@ def test_the_environment_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_setting_of_an_earlier_release_is_refused_with_what_holds_instead(
     file: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, name = key.split(".")
-    file.write_text(f"{GOOD}[{table}]\n{name} = 64\n")
+    table, _, name = key.rpartition(".")
+    file.write_text(f"{GOOD}[{table}]\n{name} = 64\n" if table else f"{name} = 64\n{GOOD}")
     with pytest.raises(ConfigurationError) as refused:
         load_settings(file)
     assert refused.value.detail == f"{file}: key '{key}' is no setting any more: take it out; {REMOVED[key]}"
     file.write_text(GOOD)
-    monkeypatch.setenv(f"MOIETY_SERVER_{table.upper()}__{name.upper()}", "64")
-    with pytest.raises(ConfigurationError, match=rf"^MOIETY_SERVER_{table.upper()}__{name.upper()} is no setting any "):
+    variable = f"MOIETY_SERVER_{key.replace('.', '__').upper()}"
+    monkeypatch.setenv(variable, "64")
+    with pytest.raises(ConfigurationError, match=f"^{variable} is no setting any "):
         load_settings(file)
-    monkeypatch.delenv(f"MOIETY_SERVER_{table.upper()}__{name.upper()}")
+    monkeypatch.delenv(variable)
+    if not table:
+        return
     monkeypatch.setenv(f"MOIETY_SERVER_{table.upper()}", json.dumps({name: 64}))
     with pytest.raises(ConfigurationError, match=rf"^MOIETY_SERVER_{table.upper()}: key '{name}' is no setting any "):
         load_settings(file)

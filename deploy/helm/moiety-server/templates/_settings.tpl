@@ -27,9 +27,6 @@ forwarded_by = {{ toJson . }}
 {{- if not (kindIs "invalid" $server.deleteEndedAfterDays) }}
 delete_ended_after_days = {{ toJson $server.deleteEndedAfterDays }}
 {{- end }}
-{{- with $server.tracesTo }}
-traces_to = {{ toJson . }}
-{{- end }}
 engine = {{ toJson $server.engine }}
 {{- if eq $server.engine "ray" }}
 
