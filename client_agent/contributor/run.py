@@ -20,8 +20,8 @@ from client_agent.site.context import SiteContext, drop_sum
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.failpoints import Point
 from client_agent.site.journal import StudyJournal
-from client_agent.study.attestation import attest
 from client_agent.study.isolation import note_welcomed, show_sum
+from client_agent.study.mail import attest
 from client_agent.study.participant import RETRY_S, Participant
 from client_agent.study.release import ShownEnds, shown_outcome
 from client_agent.study.transcripts import keep_transcript

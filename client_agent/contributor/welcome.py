@@ -7,8 +7,7 @@ import hashlib
 from client_agent.learning.learner import Vector
 from client_agent.site.context import RELAY
 from client_agent.site.letters import Welcome, require_same
-from client_agent.study.attestation import require_attested
-from client_agent.study.mail import fetched
+from client_agent.study.mail import fetched, require_attested
 from client_agent.study.participant import Participant
 from protocol.errors import PolicyRefusal
 from protocol.messages import letter, paths
