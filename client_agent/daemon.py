@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from client_agent.contributor.run import Contributor
-from client_agent.data.schema_check import require_made_by_schema
+from client_agent.learning.data import require_made_by_schema
 from client_agent.learning.learner import Learner
 from client_agent.learning.sampling import training_seed
 from client_agent.net.watch import Complaints, Stopped, words_of

@@ -18,7 +18,7 @@ from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from client_agent.model.card import ModelCard
-    from client_agent.model.comparison import Comparison
+    from client_agent.model.site_model import Comparison
     from client_agent.site.models import Kept
 
 UnfinishedOption = Annotated[
@@ -131,8 +131,7 @@ def compare_command(
 
     Example: moiety model compare heart --config settings.toml
     """
-    from client_agent.model.comparison import compare
-    from client_agent.model.site_model import held_model
+    from client_agent.model.site_model import compare, held_model
 
     settings = settings_of(config)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.cli.tables import add_row, answer, console, json_line, table
-from client_agent.data.schema_check import require_made_by_schema
-from client_agent.learning.data import names_of
+from client_agent.learning.data import names_of, require_made_by_schema
 from client_agent.learning.sampling import drawing_probability, steps_of
 from client_agent.learning.study_file import (
     FinishTable,

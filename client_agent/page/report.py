@@ -181,8 +181,8 @@ def _card(settings: AgentSettings, roster: Roster, name: str) -> tuple[ModelCard
 
 def _transformation(settings: AgentSettings, study: Study) -> str | None:
     """None where the study has no schema, or the data are not at hand."""
-    from client_agent.data.schema_check import TRANSFORMATION_FILE
     from client_agent.data.transformation import load_transformation
+    from client_agent.learning.data import TRANSFORMATION_FILE
 
     path = settings.data / TRANSFORMATION_FILE
     return load_transformation(path).digest if study.data_schema is not None and path.exists() else None

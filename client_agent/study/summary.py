@@ -67,7 +67,7 @@ def site_columns(study: Study, folder: Path) -> tuple[Values, ...]:
     Raises: ConfigurationError, also where the folder was made by another schema
     """
     from client_agent.data.rows import load_rows
-    from client_agent.data.schema_check import require_made_by_schema
+    from client_agent.learning.data import require_made_by_schema
 
     schema = require_schema(study)
     require_made_by_schema(study, folder)

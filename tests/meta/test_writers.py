@@ -24,7 +24,6 @@ OWN_WAYS = {
     "client_agent/net/ledger.py": "appends lines, and cuts off half a one",
     "client_agent/net/server_client.py": "a download, renamed when whole",
     "client_agent/study/outbox.py": "a lock",
-    "client_agent/page/contents.py": "a file without a name",
     "client_agent/learning/foreign_trainer.py": "a trainer's log, and what its program reads",
     "client_agent/trainer_programs/tensor_file.py": "what a trainer's program reads",
 }

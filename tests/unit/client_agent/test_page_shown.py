@@ -15,8 +15,7 @@ import pytest
 
 from client_agent.cli.agent_work import show_status
 from client_agent.net.contacts import CONTACTS, Contacts
-from client_agent.page.app import Door
-from client_agent.page.contents import remove_leftovers, zipped_model
+from client_agent.page.app import Door, remove_leftovers, zipped_model
 from client_agent.settings import load_settings
 from client_agent.site.events import (
     METRICS,

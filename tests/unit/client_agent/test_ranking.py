@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.contributor.consent import refused_study
+from client_agent.contributor.decisions import refused_study
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
 from client_agent.requester.measurement import RankingRound, make_judging
