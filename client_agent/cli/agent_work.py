@@ -21,11 +21,20 @@ from client_agent.site.context import lost_rounds
 from client_agent.site.identity import load_identity
 from client_agent.site.privacy_budget import BudgetReport, budget_memory
 from client_agent.site.sum_memory import sum_memory
-from client_agent.study.approval import Word, keep_word, known_studies, known_study, study_to_decide
+from client_agent.study.approval import (
+    STOPPED_FIX,
+    SiteStanding,
+    StudyStanding,
+    Word,
+    keep_word,
+    known_studies,
+    known_study,
+    standing,
+    study_to_decide,
+)
 from client_agent.study.deletion import RECEIPT, delete_study
 from client_agent.study.plain_words import in_plain_words
 from client_agent.study.privacy_spending import own_examples
-from client_agent.study.status import STOPPED_FIX, SiteStanding, StudyStanding, standing
 from host.randomness import SystemRandomness
 from host.settings import require_begun
 from protocol.messages.control import ContributedRound, Study

@@ -19,7 +19,7 @@ from protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from client_agent.model.card import ModelCard
     from client_agent.model.site_model import Comparison
-    from client_agent.site.models import Kept
+    from client_agent.site.journal import Kept
 
 UnfinishedOption = Annotated[
     bool, typer.Option("--unfinished", help="The shared model, where this site finished it alone.")
@@ -143,7 +143,7 @@ def compare_command(
 
 
 def _which(unfinished: bool, federated: bool, best: bool) -> Kept | None:
-    from client_agent.site.models import Kept
+    from client_agent.site.journal import Kept
 
     if unfinished + federated + best > 1:
         raise ConfigurationError("--unfinished, --federated and --best name different models: give one of them")

@@ -20,7 +20,7 @@ from pydantic import Field
 from client_agent.learning.scores import FinalScores, shown_score
 from client_agent.model.site_model import HeldModel
 from client_agent.site.events import RoundEnd
-from client_agent.site.models import FinishedModel
+from client_agent.site.journal import FinishedModel
 from client_agent.site.privacy_budget import Training, accountant, epsilon_of, share_used
 from host.frozen import Frozen
 from protocol.messages.control import ModelSpec, RuleSpec, Study, StudyState, TableSchema, TaskSpec

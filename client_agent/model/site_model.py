@@ -29,11 +29,13 @@ from client_agent.settings import AgentSettings
 from client_agent.site.context import site_learner
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
 from client_agent.site.identity import load_identity
-from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
-from client_agent.site.models import (
+from client_agent.site.journal import (
+    FINAL_SCORES,
     SHARED_SCORES,
     FinishedModel,
     Kept,
+    SiteState,
+    StudyJournal,
     finished_model,
     kept_model,
     load_finished,

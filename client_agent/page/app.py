@@ -34,20 +34,25 @@ from client_agent.page.study_state import of_sites
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, SiteValue, after_each, last_metrics, read_metrics
 from client_agent.site.identity import load_identity
-from client_agent.site.models import Kept, finished_model, kept_model
+from client_agent.site.journal import Kept, finished_model, kept_model
 from client_agent.study.approval import (
     KnownStudy,
+    SiteStanding,
+    StudyStanding,
     Word,
+    budget_of,
     keep_word,
     known_study,
     leave_study,
     note_exported,
+    own_weight,
     pause_study,
     resume_study,
+    standing,
+    study_standing,
 )
 from client_agent.study.plain_words import in_plain_words
 from client_agent.study.privacy_spending import own_examples
-from client_agent.study.status import SiteStanding, StudyStanding, budget_of, own_weight, standing, study_standing
 from host.doctor import Report
 from host.files import is_full
 from host.web_page import (

@@ -28,8 +28,7 @@ from client_agent.site.events import (
     rewards_of,
 )
 from client_agent.site.identity import load_identity
-from client_agent.site.journal import FINAL_SCORES, StudyJournal
-from client_agent.site.models import Kept, KeptModel, kept_model
+from client_agent.site.journal import FINAL_SCORES, Kept, KeptModel, StudyJournal, kept_model
 from client_agent.site.privacy_budget import budget_memory
 from client_agent.study.plain_words import in_plain_words, settings_words
 from client_agent.study.privacy_spending import own_examples

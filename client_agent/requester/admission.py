@@ -9,8 +9,7 @@ from typing import Final
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.requester.plan import situation
 from client_agent.requester.postbox import send_welcome
-from client_agent.requester.state import RoundPlan, Welcomed
-from client_agent.requester.study import RequesterStudy
+from client_agent.requester.study import RequesterStudy, RoundPlan, Welcomed
 from client_agent.site.events import EventKind
 from client_agent.site.journal import Awaited, AwaitedSite, keep_awaited, minute
 from client_agent.site.letters import Attestation, Hindrance, StudyRefusal

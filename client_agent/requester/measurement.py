@@ -13,8 +13,7 @@ from client_agent.learning.ridge import JudgedOn, JudgingForm
 from client_agent.requester.openings import AROUND_OPENED, query_vector
 from client_agent.requester.own_update import own_noise
 from client_agent.requester.round import RequesterRound
-from client_agent.requester.state import Refused, RoundPlan, Settled
-from client_agent.requester.study import RequesterStudy
+from client_agent.requester.study import Refused, RequesterStudy, RoundPlan, Settled
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of

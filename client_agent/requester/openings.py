@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 
 from client_agent.net.server_client import ServerClient
-from client_agent.requester.state import RoundPlan
-from client_agent.requester.study import RequesterStudy
+from client_agent.requester.study import RequesterStudy, RoundPlan
 from client_agent.site.failpoints import Point
 from host.frozen import Frozen
 from host.randomness import Randomness

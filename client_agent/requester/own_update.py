@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from client_agent.net.watch import Stopped
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import METRICS, EventKind, RoundEnd, read_metrics, site_values
-from client_agent.site.models import FinishedModel, Kept, KeptModel, finish_table, finished_model, kept_model, save_kept
+from client_agent.site.journal import (
+    FinishedModel,
+    Kept,
+    KeptModel,
+    finish_table,
+    finished_model,
+    kept_model,
+    save_kept,
+)
 from client_agent.study.contribution import EncodedFile, journal_encoded
 from client_agent.study.participant import Participant
 from host.frozen import Frozen

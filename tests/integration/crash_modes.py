@@ -13,9 +13,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from client_agent.learning.study_file import FinishTable
-from client_agent.requester.state import RequesterState
+from client_agent.requester.study import RequesterState
 from client_agent.site.events import RoundEnd
-from client_agent.site.models import finished_model, load_finished
+from client_agent.site.journal import finished_model, load_finished
 from client_agent.site.privacy_budget import budget_memory
 from client_agent.site.sum_memory import Remembered
 from client_agent.study.ranking import RANKING_FILE, Ranking

@@ -33,6 +33,7 @@ from client_agent.site.privacy_budget import (
     noise_for,
     share_used,
 )
+from client_agent.study.approval import budget_of
 from client_agent.study.plain_words import About, in_plain_words
 from client_agent.study.privacy_spending import (
     foreseen_epsilon,
@@ -42,7 +43,6 @@ from client_agent.study.privacy_spending import (
     require_room_for,
     training_of,
 )
-from client_agent.study.status import budget_of
 from moiety import main
 from protocol.errors import Clause, ConfigurationError, PolicyRefusal
 from protocol.messages.control import PrivacySpec, Roster, Study, TrainingSpec

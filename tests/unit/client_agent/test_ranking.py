@@ -14,7 +14,7 @@ from client_agent.contributor.decisions import refused_study
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
 from client_agent.requester.measurement import RankingRound, make_judging
-from client_agent.requester.state import Refused, Settled
+from client_agent.requester.study import Refused, Settled
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from host.files import new_folder

@@ -19,10 +19,10 @@ from client_agent.requester.plan import hindrance, new_plan
 from client_agent.requester.postbox import send_weights
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
-from client_agent.requester.state import Refused, RoundPlan, Settled
+from client_agent.requester.study import Refused, RoundPlan, Settled
 from client_agent.site.events import Absence, Absent, EventKind, RoundEnd
+from client_agent.site.journal import Kept, KeptModel, kept_model, load_kept
 from client_agent.site.letters import Attestation, CountedClasses, WeightMail, Welcome
-from client_agent.site.models import Kept, KeptModel, kept_model, load_kept
 from client_agent.study.mail import checkpoint_digest
 from harness.federation.clocks import ToldClock
 from protocol.errors import Clause, ErrorCode, PolicyRefusal
