@@ -122,8 +122,7 @@ class Agent:
             start_when=None if settings.start_when == "all" else settings.start_when,
             stuck_after_s=self._pace.stuck_after_s,
             bootstrap_samples=settings.bootstrap_samples,
-            quiet=settings.quiet,
-            transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),
+            transfer_remarks=lambda study: transfer_remarks(study, settings),
         )
 
     def _undisturbed(self) -> bool:

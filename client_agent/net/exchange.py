@@ -17,7 +17,6 @@ import httpx
 from client_agent.net.answers import PROBLEM_BYTES, Answer, LongAnswer, SessionOver, UnsignedAnswer
 from client_agent.net.contacts import clock_ahead_s
 from client_agent.net.envelopes import Body, Closed, Enclosing, HeldSession, Method, SessionKeeper
-from client_agent.net.quiet_hours import QuietNow
 from host.clock import Clock
 from host.network import why_unreachable
 from host.randomness import SystemRandomness
@@ -48,9 +47,7 @@ class WrongClock(Unavailable):
 
 
 def pause_after(error: MoietyError, usual_s: float) -> float:
-    """Return how long to wait before the next try: a clock is set by a person, quiet hours end by themselves."""
-    if isinstance(error, QuietNow):
-        return min(error.wait_s, _MOST_ASKED_S)
+    """Return how long to wait before the next try: a clock is set by a person."""
     return _PAUSE_S if isinstance(error, WrongClock) else usual_s
 
 
