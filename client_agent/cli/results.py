@@ -10,8 +10,7 @@ from rich.table import Table
 
 from client_agent.cli.tables import add_row, console, plain, table
 from client_agent.site.journal import StudyJournal
-from client_agent.study.ranking import RANKING_FILE, Ranking
-from client_agent.study.summary import SUMMARY_FILE, Summary
+from client_agent.study.results import RANKING_FILE, SUMMARY_FILE, Ranking, Summary
 from host.output_files import rewrite
 from protocol.errors import ConfigurationError
 from protocol.summary.table_one import (

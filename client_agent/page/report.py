@@ -32,8 +32,7 @@ from client_agent.site.journal import FINAL_SCORES, Kept, KeptModel, StudyJourna
 from client_agent.site.privacy_budget import budget_memory
 from client_agent.study.plain_words import in_plain_words, settings_words
 from client_agent.study.privacy_spending import own_examples
-from client_agent.study.ranking import RANKING_FILE, Ranking
-from client_agent.study.summary import SUMMARY_FILE, Summary
+from client_agent.study.results import RANKING_FILE, SUMMARY_FILE, Ranking, Summary
 from host.frozen import Frozen
 from host.web_page import SOURCE, environment_of
 from protocol.errors import ConfigurationError

@@ -40,13 +40,13 @@ from client_agent.study.contribution import (
     send_contribution,
 )
 from client_agent.study.privacy_spending import spend
-from client_agent.study.ranking import model_vector
 from client_agent.study.release import Outputs, ShownEnds, shown_ends
-from client_agent.study.summary import (
+from client_agent.study.results import (
     SUMMARY_FILE,
     asked_of_classes,
     asked_of_columns,
     encode_summary,
+    model_vector,
     site_columns,
     summary_of,
 )

@@ -21,7 +21,7 @@ from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.study_file import checked_study_table
 from client_agent.learning.trainer import train_round
-from client_agent.study.ranking import losses_of
+from client_agent.study.results import losses_of
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import SiteData
 from harness.engine.protected_sum import Measuring, correlations_from

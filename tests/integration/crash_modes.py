@@ -18,8 +18,7 @@ from client_agent.site.events import RoundEnd
 from client_agent.site.journal import finished_model, load_finished
 from client_agent.site.privacy_budget import budget_memory
 from client_agent.site.sum_memory import Remembered
-from client_agent.study.ranking import RANKING_FILE, Ranking
-from client_agent.study.summary import SUMMARY_FILE, Summary
+from client_agent.study.results import RANKING_FILE, SUMMARY_FILE, Ranking, Summary
 from client_agent.study.transcripts import read_transcripts
 from harness.federation.learners import EROSION, LightLearner, class_counts, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec

@@ -29,7 +29,7 @@ from client_agent.requester.admission import await_contributors
 from client_agent.requester.round import RequesterRound
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.letters import StudyRefusal
-from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
+from client_agent.study.results import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.report import _chart
 from host import log as server_log
 from host.command_line import end_with

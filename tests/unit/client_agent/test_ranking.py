@@ -16,7 +16,7 @@ from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, rid
 from client_agent.requester.measurement import RankingRound, make_judging
 from client_agent.requester.study import Refused, Settled
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
+from client_agent.study.results import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from host.files import new_folder
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import Clause, ErrorCode, NotListed, ProtocolViolation, UnknownResource
