@@ -20,8 +20,8 @@ import structlog
 import client_agent.cli.agent
 import client_agent.cli.tables
 import client_agent.cli.watch
-from client_agent.cli.results import show_rankings
 from client_agent.cli.roster import show
+from client_agent.cli.study_work import show_rankings
 from client_agent.learning.ridge import JudgedOn
 from client_agent.net.exchange import problem_to_error
 from client_agent.net.server_client import RetryPolicy, ServerClient

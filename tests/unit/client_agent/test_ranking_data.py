@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.cli.results import show_rankings
+from client_agent.cli.study_work import show_rankings
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, design, judging_form, ridge_model, targets
 from client_agent.requester.admission import public_text
