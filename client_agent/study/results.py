@@ -1,4 +1,4 @@
-"""What a study opens beside its model, once: a summary of the sites' tables, and a ranking of the sites.
+"""A study's results beside its model, opened once: a summary of the sites' tables, and a ranking of the sites.
 
 A summary at a site: what it shares of its table, and what all of them opened (docs/protocol.md 17). A ranking before
 training: what the requester asks with, opens and keeps (docs/protocol.md 8).
