@@ -1,4 +1,4 @@
-"""How long a contribution is, and what a site's cap will do to a study's rounds."""
+"""A contribution's length, and what a site's cap will do to a study's rounds."""
 
 from __future__ import annotations
 
