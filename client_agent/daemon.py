@@ -122,7 +122,8 @@ class Agent:
             start_when=None if settings.start_when == "all" else settings.start_when,
             stuck_after_s=self._pace.stuck_after_s,
             bootstrap_samples=settings.bootstrap_samples,
-            transfer_remarks=lambda study: transfer_remarks(study, settings),
+            quiet=settings.quiet,
+            transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),
         )
 
     def _undisturbed(self) -> bool:

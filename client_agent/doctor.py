@@ -11,6 +11,7 @@ import platform
 import signal
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -136,10 +137,24 @@ def _of_roster(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:
 
 
 def _transfers(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:
-    """Foresee what the cap will do to studies that are not over here."""
+    """Foresee what the cap and quiet hours will do to studies that are not over here."""
+    now_s = time.time()
+    if settings.quiet_hours:
+        wait_s = settings.quiet.remaining_s(now_s)
+        now = (
+            "large transfers are sent now"
+            if not wait_s
+            else f"large transfers wait until {settings.quiet.said(now_s + wait_s)}"
+        )
+        yield ok(
+            "quiet hours",
+            f"{', '.join(settings.quiet_hours)}; by this machine's clock {settings.quiet.said(now_s)}; {now}",
+        )
     for known in known_studies(settings, roster):
-        for remark in () if known.over else transfer_remarks(known.study, settings):
-            yield warning("transfers", remark, "change the cap here, or ask the requester for longer rounds")
+        for remark in () if known.over else transfer_remarks(known.study, settings, now_s):
+            yield warning(
+                "transfers", remark, "change the cap or the hours here, or ask the requester for longer rounds"
+            )
 
 
 def _servers(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:

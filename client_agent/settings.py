@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, StrictInt, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from client_agent.learning.settings import ModelSources, TrainerSettings
+from client_agent.net.quiet_hours import QuietHours
 from host.files import read_secret
 from host.frozen import Frozen
 from host.network import WebProxy
@@ -73,8 +74,7 @@ REMOVED: Final = {
     "transcripts_kept_rounds": "the signed messages of a study's newest 10000 rounds stay",
     "poll_s": "an agent looks for studies every second, or waits at server A until there is news",
     "stuck_timeout_s": "a round of which neither server shows anything new for three days ends its study",
-    "quiet_hours": "stop the agent for those hours, and start it after them: an upload goes on where it was",
-    "time_zone": "there are no quiet hours any more, which were in it",
+    "time_zone": "quiet hours are in this machine's time: set the variable TZ, as in TZ=Europe/Zurich",
     "notify.smtp_port": 'write it behind the host, as in smtp_host = "mail.example.org:25"',
     "notify.smtp_starttls": "mail goes under STARTTLS alone",
     "trainer.name": "the program calls its function, ClientApp or client 'app': add a line such as app = my_function",
@@ -135,6 +135,7 @@ class AgentSettings(BaseSettings):
     bandwidth_down_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = Field(
         default=None, description="as up"
     )
+    quiet_hours: tuple[str, ...] = Field(default=(), description="a site that waits is missing in rounds that close")
     device: Device = Field(default="auto", description="a GPU where there is one")
     plugin: Path | None = Field(default=None, description="it is code, so nobody but the site names it")
     trainer: TrainerSettings = TrainerSettings()
@@ -167,6 +168,13 @@ class AgentSettings(BaseSettings):
     def sources(self) -> ModelSources:
         """The sources of a study's networks that this site allows."""
         return ModelSources(self.architectures, self.weights)
+
+    @property
+    def quiet(self) -> QuietHours:
+        """When large transfers wait, in this machine's time. Raises: ConfigurationError"""
+        zone = os.environ.get("TZ", "").removeprefix(":") if self.quiet_hours else ""
+        named = zone and not zone.startswith("/")  # a file, mostly /etc/localtime, is the machine's own time too
+        return QuietHours.parse(self.quiet_hours, zone if named else None)
 
     @property
     def web_proxy(self) -> WebProxy | None:

@@ -54,7 +54,7 @@ class Clause(StrEnum):
     LEFT = "left"
     PAUSED = "paused"
     KEYS_RENEWED = "keys_renewed"
-    QUIET_HOURS = "quiet_hours"  # of a site of an earlier release, which declined so
+    QUIET_HOURS = "quiet_hours"
 
     @property
     def passes(self) -> bool:

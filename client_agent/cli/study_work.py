@@ -6,6 +6,7 @@ import csv
 import math
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -132,7 +133,7 @@ def _checked(
         study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
     require_made_by_schema(study, settings.data)
     remarks = require_federated(study, roster, settings.policy, shown)
-    transfers = transfer_remarks(study, settings)
+    transfers = transfer_remarks(study, settings, time.time())
     if not settings.data.exists():
         raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
     tried = try_study(study, settings.data, settings.plugin, settings.device, settings.sources, finish)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.net.watch import Stopped
 from client_agent.site.context import agree_to_cohort, drop_sum, reconcile
 from client_agent.site.events import EventKind
@@ -23,6 +24,7 @@ from client_agent.site.failpoints import Point
 from client_agent.site.letters import CountedClasses, Hindrance, StudyRefusal, WeightMail
 from client_agent.site.notifications import Notice
 from client_agent.study.approval import allowed_by_policy, approval_of
+from client_agent.study.contribution import contribution_bytes
 from client_agent.study.isolation import agree_to_sum, colluders, note_sum, show_sum
 from client_agent.study.mail import fetched, notice, tell_requester
 from client_agent.study.participant import Participant
@@ -206,6 +208,7 @@ class Decisions:
     def _check_takes_part(self, announcement: Announcement) -> None:
         self.check_stays()
         self._check_own_keys(announcement)
+        self._check_quiet(announcement)
 
     def _check_own_keys(self, announcement: Announcement) -> None:
         """Raises: PolicyRefusal, clause ``keys_renewed``: the letters of this round can be opened no more"""
@@ -217,6 +220,17 @@ class Decisions:
                 Clause.KEYS_RENEWED,
                 "this site has other keys than when the round was announced; it takes part from the next one on",
             )
+
+    def _check_quiet(self, announcement: Announcement) -> None:
+        """Raises: PolicyRefusal, clause ``quiet_hours``, where none could be sent before the round closes"""
+        context, study = self._context, self._owner.study
+        now_s = context.clock.now()
+        if announcement.purpose.plan.model_sized and contribution_bytes(study) > LARGE_TRANSFER_BYTES:
+            until_s = now_s + context.quiet.remaining_s(now_s)
+            if until_s > now_s and until_s >= announcement.closes_at_s:
+                raise PolicyRefusal(
+                    Clause.QUIET_HOURS, f"this site's quiet hours last until {context.quiet.said(until_s)}"
+                )
 
     def _weight_mail(self, announcement: Announcement) -> WeightMail:
         topic = Topic(LetterKind.WEIGHTS, announcement.round)

@@ -175,7 +175,7 @@ class Contributor(Participant):
                         return
                     pause_s = _IDLE_S
                 except (Unavailable, UnknownResource) as later:
-                    self.problem(None, later.detail)
+                    self.told_later(None, later)
                     pause_s = pause_after(later, RETRY_S)
                 except ConfigurationError:
                     raise

@@ -16,6 +16,7 @@ import httpx
 
 from client_agent.net.answers import PROBLEM_BYTES, Answer, LongAnswer, SessionOver, UnsignedAnswer
 from client_agent.net.envelopes import Body, Closed, Enclosing, HeldSession, Method, SessionKeeper
+from client_agent.net.quiet_hours import QuietNow
 from host.clock import Clock
 from host.network import clock_ahead_s, why_unreachable
 from host.randomness import SystemRandomness
@@ -46,7 +47,9 @@ class WrongClock(Unavailable):
 
 
 def pause_after(error: MoietyError, usual_s: float) -> float:
-    """Return how long to wait before the next try: a clock is set by a person."""
+    """Return how long to wait before the next try: a clock is set by a person, quiet hours end by themselves."""
+    if isinstance(error, QuietNow):
+        return min(error.wait_s, _MOST_ASKED_S)
     return _PAUSE_S if isinstance(error, WrongClock) else usual_s
 
 

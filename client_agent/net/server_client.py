@@ -20,6 +20,7 @@ import stamina
 from client_agent.net.answers import NOTHING_BYTES, Answer, LongAnswer
 from client_agent.net.envelopes import Body, Method
 from client_agent.net.exchange import Way, WrongClock
+from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
 from host.clock import SYSTEM, Clock
 from protocol.errors import MalformedMessage, Unavailable, UnknownResource
 from protocol.messages import paths
@@ -91,10 +92,16 @@ class ServerClient:
         self.side = side
         self.follow(operator)
         self._retry = retry
+        self._clock = clock
+        self._quiet = NO_QUIET_HOURS
         self._way = Way(keys, transport, clock, waits if in_sessions else None)
 
     def close(self) -> None:
         self._way.close()
+
+    def keep_quiet(self, hours: QuietHours) -> None:
+        """In these hours no large transfer begins: it raises QuietNow. Small ones and what is under way go on."""
+        self._quiet = hours
 
     def follow(self, operator: Party) -> None:
         """The same operator, with the keys and the address of a newer roster. Raises: MalformedMessage"""
@@ -169,7 +176,8 @@ class ServerClient:
         return self._send("GET", path, _EMPTY, f"mail {topic}", most_bytes)
 
     def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
-        """As ``get_mail``, streamed to a file."""
+        """As ``get_mail``, streamed to a file. Raises: QuietNow"""
+        self._require_open(f"a checkpoint of study {name!r}", most_bytes)
         path, temporary = self._mail_path(name, topic, recipient, sender), into.with_name(into.name + ".part")
 
         def stored(answer: Answer) -> None:
@@ -198,6 +206,7 @@ class ServerClient:
         Raises: what the server refused with; Unavailable, and then the next call goes on where this one was
         """
         path = paths.fill(paths.CONTRIBUTION, study=name, round=round_number, attempt=attempt)
+        self._require_open(f"the contribution to round {round_number} of study {name!r}", body.length)
         if body.length > LARGE_BYTES:
             with suppress(UnknownResource):  # a server of before takes it in one request only
                 return self._in_parts(path, body)
@@ -209,6 +218,7 @@ class ServerClient:
         missed = False
         while held.held_bytes < body.length:
             part = body.part(held.held_bytes, held.part_bytes)
+            self._require_open("the rest of a contribution", body.length - held.held_bytes)
             target = f"{path}{paths.PART}{asked}&offset={held.held_bytes}"
             after = HeldUpload.parse(self._send("PUT", target, part, "contribution part"))
             if after.held_bytes > held.held_bytes:
@@ -252,6 +262,7 @@ class ServerClient:
         Where the connection breaks, all pieces come again and ``take`` begins anew.
         """
         path = paths.fill(paths.OUTPUT, study=name, round=round_number)
+        self._require_open(f"the sum of round {round_number} of study {name!r}", most_bytes)
         return self._taken("GET", path, _EMPTY, "output", most_bytes, lambda answer: take(answer.pieces(most_bytes)))
 
     def contributed(self, nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
@@ -262,6 +273,9 @@ class ServerClient:
         return Signed[ContributedRounds].parse(self._send("GET", path, _EMPTY, "receipts"))
 
     # --- requests ---
+
+    def _require_open(self, what: str, length: int) -> None:
+        self._quiet.require_open(self._clock(), f"{what} ({length / 1e6:.1f} MB)", length)
 
     def _send(
         self,

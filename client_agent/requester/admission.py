@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.requester.plan import situation
 from client_agent.requester.postbox import send_welcome
 from client_agent.requester.study import RequesterStudy, RoundPlan, Welcomed
 from client_agent.site.events import EventKind
 from client_agent.site.journal import Awaited, AwaitedSite, keep_awaited, minute
 from client_agent.site.letters import Attestation, Hindrance, StudyRefusal
+from client_agent.study.contribution import contribution_bytes
 from client_agent.study.mail import checkpoint_digest, contributors_of, fetched, needed, senders, stated
 from protocol.errors import BadSignature, RefusedMessage
 from protocol.messages.control import EndCause, Purpose, Signed, Study, StudyEndState, StudyView, require_signatures
@@ -150,6 +152,7 @@ class MissingSites:
             self._hindered[sender] = f"since {minute(told.since_s)} {why}"
 
 
+_QUIET_PAUSE_S: Final = 60.0
 _START_TIMEOUT_S: Final = 3600.0
 """The time for agents to start; where not all ever will, ``start_when`` says how many are enough at once."""
 
@@ -178,6 +181,20 @@ def await_contributors(owner: RequesterStudy) -> None:
         owner.until(enough)
     finally:
         missing.over()
+
+
+def wait_for_quiet_hours(owner: RequesterStudy) -> None:
+    """No round is begun in which this site could not send its own part. Raises: Stopped, StudyOver"""
+    context = owner.context
+    while contribution_bytes(owner.study) > LARGE_TRANSFER_BYTES:
+        now_s = context.clock.now()
+        wait_s = context.quiet.remaining_s(now_s)
+        if wait_s <= 0:
+            return
+        owner.problem_once(None, f"quiet hours until {context.quiet.said(now_s + wait_s)}: the next round waits")
+        seen = owner.watch.serial
+        owner.until(lambda a, b: True)  # an end that somebody signed meanwhile
+        owner.watch.wait(seen, min(wait_s, _QUIET_PAUSE_S))
 
 
 def admit(owner: RequesterStudy) -> None:

@@ -15,6 +15,7 @@ from client_agent.requester.admission import (
     await_contributors,
     bring_up_to_date,
     show_model,
+    wait_for_quiet_hours,
     welcome,
 )
 from client_agent.requester.measurement import (
@@ -165,6 +166,7 @@ class Requester(RequesterStudy):
         while self.progress.end is None and self._more_to_do():
             admit(self)
             bring_up_to_date(self)
+            wait_for_quiet_hours(self)
             plan = self.next_plan()
             if plan is None:
                 break

@@ -61,9 +61,9 @@ class Site:
         for side in Side:
             operator = self.roster.operator(side)
             transport = NotedTransport(operator.name, connect(operator.name, self.ledger), self.contacts)
-            self.clients[side] = ServerClient(
-                side, operator, self.keys, transport, clock=clock.now, in_sessions=True, waits=clock
-            )
+            client = ServerClient(side, operator, self.keys, transport, clock=clock.now, in_sessions=True, waits=clock)
+            client.keep_quiet(settings.quiet)
+            self.clients[side] = client
 
     def __enter__(self) -> Site:
         return self

@@ -14,6 +14,7 @@ import structlog
 
 from client_agent.learning.learner import Learner
 from client_agent.net.ledger import Ledger
+from client_agent.net.quiet_hours import NO_QUIET_HOURS, QuietHours
 from client_agent.net.server_client import ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.site.events import EventSink
@@ -56,7 +57,7 @@ LearnerFactory = Callable[[Study, int], Learner]
 class SiteContext:
     """One site's means, shared by all of its studies. ``asks_people``: whether a person approves each study here.
 
-    ``transfer_remarks``: what this site's cap will do to a study's rounds, in words.
+    ``transfer_remarks``: what this site's cap and quiet hours will do to a study's rounds, in words.
     """
 
     site: str
@@ -77,6 +78,7 @@ class SiteContext:
     stuck_after_s: float = 259_200.0
     bootstrap_samples: int = 0
     clock: Clock = SYSTEM
+    quiet: QuietHours = NO_QUIET_HOURS
     transfer_remarks: Callable[[Study], tuple[str, ...]] = lambda study: ()
     tell_people: Callable[[Notice], None] = lambda notice: None
 

@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 from pydantic import model_validator
 
 from client_agent.net.envelopes import Body
+from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.net.server_client import ServerClient
 from client_agent.settings import AgentSettings
 from client_agent.site.failpoints import Point
@@ -271,13 +272,26 @@ def contribution_bytes(study: Study) -> int:
     return content_bytes(kind, study.shared_length(Purpose.UPDATE))
 
 
-def transfer_remarks(study: Study, settings: AgentSettings) -> tuple[str, ...]:
-    """Describe what this site's cap will do to the study's rounds; nothing where they fit."""
+def transfer_remarks(study: Study, settings: AgentSettings, now_s: float) -> tuple[str, ...]:
+    """Describe what this site's cap and quiet hours will do to the study's rounds; nothing where they fit."""
     length, deadline_s, cap = contribution_bytes(study), study.round_deadline_s, settings.bandwidth_up_bytes_per_s
-    if not study.rounds or cap is None or length / cap <= deadline_s:
-        return ()
+    upload_s = 0.0 if cap is None else length / cap
     size = f"a contribution to study {study.name!r} has {length / 1e6:.1f} MB"
-    return (
-        f"{size}: at bandwidth_up_bytes_per_s = {cap} it takes {length / cap:.0f} s, and a round ends after "
-        f"{deadline_s:.0f} s, so this site will be in no sum: raise the cap, or ask for a longer round_deadline_s",
-    )
+    if not study.rounds or (cap is None and not settings.quiet_hours):
+        return ()
+    if upload_s > deadline_s:
+        return (
+            f"{size}: at bandwidth_up_bytes_per_s = {cap} it takes {upload_s:.0f} s, and a round ends after "
+            f"{deadline_s:.0f} s, so this site will be in no sum: raise the cap, or ask for a longer round_deadline_s",
+        )
+    if not settings.quiet_hours or length <= LARGE_TRANSFER_BYTES:
+        return ()
+    quiet_s, free_s = settings.quiet.longest_s(now_s)
+    if upload_s > free_s or free_s <= 0:
+        return (f"{size}: no time between quiet hours is long enough to send it, so this site will be in no sum",)
+    if quiet_s > deadline_s:
+        return (
+            f"{size} and waits in quiet hours, of up to {quiet_s / 3600:.1f} h; a round ends after "
+            f"{deadline_s / 3600:.1f} h: in quiet hours this site is in no sum",
+        )
+    return ()

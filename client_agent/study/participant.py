@@ -16,6 +16,7 @@ from client_agent.learning.learner import Learner, Vector
 from client_agent.learning.scores import MetricName, value_of
 from client_agent.net.exchange import pause_after
 from client_agent.net.ledger import Totals
+from client_agent.net.quiet_hours import QuietNow
 from client_agent.net.watch import Stopped, StudyWatch
 from client_agent.site.context import SiteContext, settle_sum
 from client_agent.site.events import METRICS, AgentEvent, EventKind, Phase, RoundEnd, RoundRecord, append_record
@@ -309,9 +310,14 @@ class Participant:
             try:
                 return call()
             except (Unavailable, RosterUnknown) as later:
-                self.problem(None, later.detail)
+                self.told_later(None, later)
                 if self.context.pause(pause_after(later, RETRY_S)):
                     raise Stopped from None
+
+    def told_later(self, round_number: int | None, later: MoietyError) -> None:
+        """Notify each time of what is tried again; of waiting for quiet hours, once."""
+        tell = self.problem_once if isinstance(later, QuietNow) else self.problem
+        tell(round_number, later.detail)
 
     def _first_state(self) -> SiteState:
         state = SiteState(study_digest=self.study_digest, training_seed=self.context.training_seed(self.study))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from client_agent.cli.agent import app
 from client_agent.net.contacts import read_notes
+from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.settings import load_settings
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
@@ -22,7 +24,7 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_study
 from harness.federation.processes import write_secret
 from protocol.messages.control import RuleName, RuleSpec, Study, StudyState
-from tests.integration.agents import changed, finished, in_memory, rounds_of, run_to_end, wait_for
+from tests.integration.agents import changed, final_model, finished, in_memory, rounds_of, run_to_end, wait_for
 from tests.kit.receivers import webhook_receiver
 
 # --- pauses -----------------------------------------------------------------------------------------------------------
@@ -172,3 +174,41 @@ def test_a_requester_that_vanishes_before_its_first_round_pauses_the_study_and_c
         running.start("requester", "c2", "c3")
         running.until("the end", finished(running, NAME, *SITES))
         assert [record.state for record in rounds_of(running, "requester", NAME)] == [RoundEnd.RELEASED] * 2
+
+
+# --- quiet hours ------------------------------------------------------------------------------------------------------
+
+LARGE = LARGE_TRANSFER_BYTES // 8 + 1000
+
+
+def quiet_until(running: InMemoryFederation, site: str, minutes: int) -> None:
+    """In the site's settings: from a minute ago until so many minutes from now."""
+    now = datetime.fromtimestamp(running.clock.now()).astimezone()  # this machine's time, as the settings have it
+    begin, end = (f"{now + timedelta(minutes=shift):%H:%M}" for shift in (-1, minutes))
+    path = running.config(site)
+    path.write_text(f'quiet_hours = ["{begin}-{end}"]\n{path.read_text()}')
+
+
+def test_a_large_contribution_waits_for_the_end_of_quiet_hours_or_is_declined(tmp_path: Path) -> None:
+    with in_memory(tmp_path) as running:
+        study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=1, dimension=LARGE)
+        quiet_until(running, "requester", 2)
+        quiet_until(running, "c2", 4)
+        quiet_until(running, "c3", 200)
+        began_s = running.clock.now()
+        running.start()
+        study = changed(study, least_contributors=2, round_deadline_s=600.0)
+        records = run_to_end(running, study, "requester", "c1", "c2")
+        refused = rounds_of(running, "c3", "trial")
+        said = {site: running.texts(EventKind.PROBLEM, site) for site in SITES}
+        assert len({final_model(running, site, "trial") for site in ("requester", "c1", "c2")}) == 1
+    assert [record.took_part for record in records] == [("requester", "c1", "c2")]
+    assert records[0].time_s - began_s >= 180.0  # c2 was waited for
+    assert {record.state for record in refused} == {RoundEnd.DECLINED}
+    assert all("quiet hours last until" in record.reason for record in refused)
+    assert any("the next round waits" in text for text in said["requester"])
+    assert any("the contribution to round 1 of study 'trial' (1.1 MB) waits" in text for text in said["c2"])
+    assert any("a round ends after 0.2 h: in quiet hours this site is in no sum" in text for text in said["c3"])
+    absent = [one for record in records for one in record.absences if one.site == "c3"]
+    assert absent
+    assert all("quiet_hours" in one.text for one in absent)
