@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from client_agent.contributor.run import Contributor
-from client_agent.data.schema_check import require_made_by_schema
+from client_agent.learning.data import require_made_by_schema
 from client_agent.learning.learner import Learner
 from client_agent.learning.sampling import training_seed
 from client_agent.net.watch import Complaints, Stopped, words_of
@@ -27,8 +27,7 @@ from client_agent.site.context import SiteContext, site_learner
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.failpoints import failpoints_of
 from client_agent.site.identity import HeldRoster
-from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models import finish_table
+from client_agent.site.journal import SiteState, StudyJournal, finish_table
 from client_agent.site.notifications import Notices, Problems, ways_of
 from client_agent.study.contribution import transfer_remarks
 from client_agent.study.deletion import end_permits

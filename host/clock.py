@@ -44,6 +44,11 @@ class SystemClock:
 SYSTEM: Final = SystemClock()
 
 
+def moment(time_s: float) -> str:
+    """A time since 1970 for people."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
 K = TypeVar("K")
 T = TypeVar("T")
 _LOOK_AGAIN_S: Final = 3600.0

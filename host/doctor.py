@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from host.frozen import Frozen
-from host.network import WebProxy, open_tunnel, why_unreachable
+from host.network import WebProxy, clock_ahead_s, open_tunnel, why_unreachable
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S
 from protocol.errors import MoietyError
 from protocol.text import printable
@@ -259,9 +258,8 @@ def _look_at_health(way: Way, tls: ssl.SSLSocket, now: Callable[[], float]) -> I
 
 def _of_clock(name: str, date: str, now_s: float) -> Finding:
     check = f"{name}: clock"
-    try:
-        ahead_s = now_s - parsedate_to_datetime(date[:64]).timestamp() - 0.5  # a Date has whole seconds
-    except (ValueError, OverflowError, TypeError):
+    ahead_s = clock_ahead_s(date, now_s - 0.5)  # a Date has whole seconds
+    if ahead_s is None:
         return warning(check, "the server names no time", "compare both clocks by hand")
     at = datetime.fromtimestamp(now_s, UTC).strftime("%H:%M:%S UTC")
     found = f"this machine's ({at}) is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's"

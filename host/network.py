@@ -17,6 +17,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -231,6 +232,14 @@ def why_unreachable(error: BaseException) -> str:
                 return found
     text = printable(str(error))[:_LONGEST]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def clock_ahead_s(date: str | None, at_s: float) -> float | None:
+    """Return how far a clock that shows ``at_s`` is ahead of an answer's Date header; None where that says no time."""
+    try:
+        return at_s - parsedate_to_datetime((date or "")[:64]).timestamp()
+    except (ValueError, OverflowError, TypeError):
+        return None
 
 
 def _of_tls(error: BaseException) -> str | None:

@@ -13,7 +13,10 @@ from typing import Protocol
 
 from host.network import is_loopback_url
 from protocol.arithmetic.ring import Usage, derive, expand_bytes
+from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.errors import ConfigurationError
+from protocol.messages.control import Role
+from protocol.roster.keyfile import PartyKeys
 
 
 class Randomness(Protocol):
@@ -64,3 +67,13 @@ def site_randomness(seed: int | None, party: str, server_urls: tuple[str, ...]) 
 def server_randomness(seed: int | None, party: str) -> Randomness:
     """As :func:`site_randomness`; a server's settings refuse a seed on any address but loopback."""
     return SystemRandomness() if seed is None else SeededRandomness.of_operator(seed, party)
+
+
+def new_party_keys(name: str, role: Role) -> PartyKeys:
+    """A party's two key pairs, drawn from the system."""
+    return PartyKeys(
+        name=name,
+        role=role,
+        signing=generate_signing_key(secrets.token_bytes(SIGNING_KEY_BYTES)),
+        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
+    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import time
 import tomllib
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -25,6 +24,7 @@ from urllib.parse import parse_qs
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from host.clock import moment
 from protocol.text import printable, printable_lines
 
 MOST_FORM_BYTES: Final = 2**14
@@ -158,8 +158,3 @@ def static_file(name: str) -> tuple[bytes, str] | None:
     if name not in STATIC:
         return None
     return (files(_HERE) / "static" / name).read_bytes(), STATIC[name]
-
-
-def moment(time_s: float) -> str:
-    """A time since 1970 for people."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))

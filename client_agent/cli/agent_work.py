@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,21 @@ from client_agent.site.context import lost_rounds
 from client_agent.site.identity import load_identity
 from client_agent.site.privacy_budget import BudgetReport, budget_memory
 from client_agent.site.sum_memory import sum_memory
-from client_agent.study.approval import Word, keep_word, known_studies, known_study, study_to_decide
+from client_agent.study.approval import (
+    STOPPED_FIX,
+    SiteStanding,
+    StudyStanding,
+    Word,
+    keep_word,
+    known_studies,
+    known_study,
+    standing,
+    study_to_decide,
+)
 from client_agent.study.deletion import RECEIPT, delete_study
 from client_agent.study.plain_words import in_plain_words
 from client_agent.study.privacy_spending import own_examples
-from client_agent.study.status import STOPPED_FIX, SiteStanding, StudyStanding, standing
+from host.clock import moment
 from host.randomness import SystemRandomness
 from host.settings import require_begun
 from protocol.messages.control import ContributedRound, Study
@@ -179,9 +188,9 @@ def _lines(found: SiteStanding) -> Iterator[str]:
     if found.budget is not None:
         yield from _budget(found.budget)
     if found.problem is not None:
-        yield f"problem since {_at(found.problem.since_s)}: {found.problem.text}"
+        yield f"problem since {moment(found.problem.since_s)}: {found.problem.text}"
     for sent in found.undelivered:
-        since = "" if sent.failing_since_s is None else f" since {_at(sent.failing_since_s)}"
+        since = "" if sent.failing_since_s is None else f" since {moment(sent.failing_since_s)}"
         yield f"notice of study {sent.study} by {sent.way} not delivered{since}: {sent.failure}"
     if not found.studies:
         yield "no study is known here yet"
@@ -193,10 +202,10 @@ def _contact(one: Contact) -> str:
     if one.reached_at_s is None and one.failing_since_s is None:
         return f"{one.server}: never asked"
     clock = "" if one.ahead_s is None else f", clock off by {abs(one.ahead_s):.1f} s (give or take {CLOCK_ERROR_S:g})"
-    reached = "never answered" if one.reached_at_s is None else f"last answer {_at(one.reached_at_s)}{clock}"
+    reached = "never answered" if one.reached_at_s is None else f"last answer {moment(one.reached_at_s)}{clock}"
     if one.failing_since_s is None:
         return f"{one.server}: {reached}"
-    return f"{one.server}: OUT OF REACH since {_at(one.failing_since_s)} ({one.failure}); {reached}"
+    return f"{one.server}: OUT OF REACH since {moment(one.failing_since_s)} ({one.failure}); {reached}"
 
 
 def _budget(report: BudgetReport) -> Iterator[str]:
@@ -212,7 +221,7 @@ def _study(study: StudyStanding) -> Iterator[str]:
     yield f"study {study.study}: {study.state}"
     if study.approval is not None:
         said = "approved" if study.approval.approved else "declined"
-        yield f"  {said} by {study.approval.person}, {_at(study.approval.time_s)}"
+        yield f"  {said} by {study.approval.person}, {moment(study.approval.time_s)}"
     if study.awaited is not None:
         yield f"  {study.awaited.text}"
     if study.round is not None:
@@ -225,11 +234,7 @@ def _study(study: StudyStanding) -> Iterator[str]:
     if study.stopped:
         yield f"  -> {STOPPED_FIX}"
     if study.problem is not None:
-        yield f"  problem since {_at(study.problem.since_s)}: {study.problem.text}"
-
-
-def _at(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+        yield f"  problem since {moment(study.problem.since_s)}: {study.problem.text}"
 
 
 def show_ledger(state_dir: Path, *, json_output: bool) -> None:

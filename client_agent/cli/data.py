@@ -6,7 +6,6 @@ What a command needs is imported when it runs, so that ``--help`` answers at onc
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client_agent.cli.tables import json_line
 from host.files import UMASK
 from protocol.errors import ConfigurationError
 
@@ -162,7 +162,7 @@ def _print_report(report: Report, where: str, *, json_output: bool) -> None:
             }
             for finding in report.findings
         ]
-        sys.stdout.write(json.dumps({"fits": report.fits, "rows": report.rows, "findings": found}) + "\n")
+        json_line({"fits": report.fits, "rows": report.rows, "findings": found})
         return
     for finding in report.findings:
         sys.stdout.write(f"{'wrong' if finding.problem.stops else 'remark'}: {finding.text}\n")

@@ -18,8 +18,8 @@ from protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from client_agent.model.card import ModelCard
-    from client_agent.model.comparison import Comparison
-    from client_agent.site.models import Kept
+    from client_agent.model.site_model import Comparison
+    from client_agent.site.journal import Kept
 
 UnfinishedOption = Annotated[
     bool, typer.Option("--unfinished", help="The shared model, where this site finished it alone.")
@@ -131,8 +131,7 @@ def compare_command(
 
     Example: moiety model compare heart --config settings.toml
     """
-    from client_agent.model.comparison import compare
-    from client_agent.model.site_model import held_model
+    from client_agent.model.site_model import compare, held_model
 
     settings = settings_of(config)
     held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
@@ -144,7 +143,7 @@ def compare_command(
 
 
 def _which(unfinished: bool, federated: bool, best: bool) -> Kept | None:
-    from client_agent.site.models import Kept
+    from client_agent.site.journal import Kept
 
     if unfinished + federated + best > 1:
         raise ConfigurationError("--unfinished, --federated and --best name different models: give one of them")

@@ -5,14 +5,12 @@ That is imported when a command runs, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from client_agent.cli.tables import JsonOption, console, plain
+from client_agent.cli.tables import JsonOption, console, json_line, plain
 
 if TYPE_CHECKING:
     from client_agent.cli.roster_files import Answer
@@ -133,7 +131,7 @@ def _say(answer: Answer, *, json_output: bool) -> None:
     """JSON, or lines of any length: a terminal's width cuts off nothing that is compared."""
     values, lines = answer
     if json_output:
-        sys.stdout.write(json.dumps(values) + "\n")
+        json_line(values)
         return
     for line in lines:
         console().print(plain(line), soft_wrap=True)

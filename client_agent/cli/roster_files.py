@@ -7,7 +7,6 @@ A secret key file stays on the machine where it was made.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from pydantic import ValidationError
 
 from host.files import read_secret
 from host.output_files import rewrite, write_new
+from host.randomness import new_party_keys
 from host.settings import read_text
-from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
 from protocol.messages.control import (
@@ -55,12 +54,7 @@ def new_keys(name: str, role: Role, out: Path, url: str | None, samples: int | N
         raise ConfigurationError("an operator needs --url, and takes no --samples")
     if role is Role.SITE and (samples is None or url is not None):
         raise ConfigurationError("a site needs --samples, and takes no --url")
-    keys = PartyKeys(
-        name=name,
-        role=role,
-        signing=generate_signing_key(secrets.token_bytes(SIGNING_KEY_BYTES)),
-        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
-    )
+    keys = new_party_keys(name, role)
     try:
         party = Party.parse(
             json.dumps(keys.party().model_dump(mode="json") | {"url": url, "samples": samples}).encode()

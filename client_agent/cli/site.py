@@ -5,7 +5,6 @@ What a command needs is imported when it runs, so that ``--help`` answers at onc
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from client_agent.cli.tables import ConfigOption, JsonOption, answer, settings_of
+from client_agent.cli.tables import ConfigOption, JsonOption, answer, json_line, settings_of
 from host.files import UMASK
 from protocol.errors import ConfigurationError, Unavailable
 
@@ -100,7 +99,7 @@ def status(
         before = said
         time.sleep(_ASK_EVERY_S)
     if json_output and together is not None:
-        sys.stdout.write(json.dumps({**_identity(joined), **_standing(joined, together)}) + "\n")
+        json_line({**_identity(joined), **_standing(joined, together)})
 
 
 @app.command()

@@ -137,7 +137,7 @@ def summary(
 
     Example: moiety study summary heart --config settings.toml --scaling scaling.json
     """
-    from client_agent.cli.results import show_summary
+    from client_agent.cli.study_work import show_summary
 
     state_dir = settings_of(config).state_dir
     show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
@@ -155,7 +155,7 @@ def ranking(
 
     Example: moiety study ranking heart --config settings.toml
     """
-    from client_agent.cli.results import show_rankings
+    from client_agent.cli.study_work import show_rankings
 
     show_rankings(settings_of(config).state_dir, name, json_output=json_output)
 

@@ -18,8 +18,7 @@ from client_agent.page.study_state import federated, outcome_text, sums_of
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
 from client_agent.site.events import METRICS, RoundEnd, RoundRecord, after_each, read_metrics
-from client_agent.site.journal import FINAL_SCORES, STOPPED, Awaited, StudyJournal, read_awaited
-from client_agent.site.models import finished_model
+from client_agent.site.journal import FINAL_SCORES, STOPPED, Awaited, StudyJournal, finished_model, read_awaited
 from client_agent.study.outbox import REFUSAL, queued
 from host.log import configure
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy

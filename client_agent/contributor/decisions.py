@@ -1,24 +1,36 @@
-"""Decide whether a contributor takes part in an announced round: evidence, model and policy, decided once and
-journalled.
+"""A contributor's decisions: to begin a study, and to take part in an announced round; each taken once and journalled.
 
-A site that does not take part tells the requester why, signed and sealed to it (docs/protocol.md 4, 9).
+A study is begun by the site's policy and budget, and by its people's word. A site whose policy forbids what a study
+opens, or CKKS, says so before the first round (docs/protocol.md 9): the requester starts no study that a site refuses.
+A site whose people declined or paused the study, or must mend something, says so too; that letter is moot as soon as
+the site says that it is ready.
+
+A site takes part in a round by its evidence, model and policy. One that does not tells the requester why, signed and
+sealed to it (docs/protocol.md 4, 9).
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
+from client_agent.net.watch import Stopped
 from client_agent.site.context import agree_to_cohort, drop_sum, reconcile
 from client_agent.site.events import EventKind
 from client_agent.site.failpoints import Point
-from client_agent.site.letters import CountedClasses, WeightMail
+from client_agent.site.letters import CountedClasses, Hindrance, StudyRefusal, WeightMail
+from client_agent.site.notifications import Notice
+from client_agent.study.approval import allowed_by_policy, approval_of
 from client_agent.study.contribution import contribution_bytes
 from client_agent.study.isolation import agree_to_sum, colluders, note_sum, show_sum
-from client_agent.study.mail import fetched, notice
+from client_agent.study.mail import fetched, notice, tell_requester
 from client_agent.study.participant import Participant
+from client_agent.study.privacy_spending import require_room_for
 from client_agent.study.release import require_outcome
+from host.audit_log import Action
 from host.frozen import Frozen
 from protocol.errors import (
     AnnouncementMismatch,
@@ -47,6 +59,7 @@ from protocol.messages.control import (
 from protocol.messages.letter import LetterKind, Topic, told
 from protocol.policy.clauses import Terms, check_altered_sums, check_discarded_sums, check_weight_list
 from protocol.policy.memory import remember_contribution, remember_skip
+from protocol.policy.site_policy import check_study_allowed
 from protocol.protection.ckks import check_key
 from protocol.rounds.agreement import model_digest
 from protocol.rounds.evidence import PastRelease
@@ -356,3 +369,116 @@ class Decisions:
         terms = Terms(study.parameters, contributors, rule, context.policy)
         own_weight = self._owner.weight_in(announcement)
         check_weight_list(context.site, announcement, weight_list, terms, self._owner.state.memory, own_weight)
+
+
+_ASK_AGAIN_S: Final = 1.0
+
+
+def refused_study(owner: Participant) -> PolicyRefusal | None:
+    """Why this site's policy forbids the study, or its privacy budget does not hold it; None where neither does.
+
+    Raises: ConfigurationError, where data that a budget is asked about do not fit
+    """
+    context = owner.context
+    try:
+        check_study_allowed(owner.study, context.policy)
+        if owner.study.privacy is not None:
+            require_room_for(owner.study, owner.learner.sample_count(), context.budget, context.policy)
+    except PolicyRefusal as refusal:
+        return refusal
+    return None
+
+
+def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
+    """Tell the requester that this site takes no part. Raises: Unavailable; what the server refuses with"""
+
+    def write() -> StudyRefusal:
+        return StudyRefusal(
+            study_digest=owner.study_digest,
+            site=owner.context.site,
+            code=refusal.code,
+            clause=refusal.clause,
+            reason=told(refusal.told),
+        )
+
+    tell_requester(owner, owner.journal.folder / "refusal.sealed", Topic(LetterKind.REFUSAL), write)
+
+
+def approved(owner: Participant) -> bool:
+    """Wait for a person's word where this site asks for one; a no ends this site's part. Raises: Stopped"""
+    word = approval_of(owner.journal, owner.study_digest)
+    if word is None and owner.context.asks_people and owner.journal.left is None:
+        name = owner.study.name
+        owner.event(EventKind.STUDY, None, f"waits for a person: moiety agent show {name}, approve {name}")
+        _tell_people(owner)
+    while word is None and owner.context.asks_people:
+        if not _waited(owner):
+            return False
+        word = approval_of(owner.journal, owner.study_digest)
+    if word is not None and not word.approved:
+        return _declined(owner, f"declined by {printable(word.person)}: {printable(word.reason)}")
+    if word is None:
+        allowed_by_policy(owner.journal, owner.context.policy, partial(owner.note, Action.APPROVED))
+    return True
+
+
+def resumed(owner: Participant) -> bool:
+    """Wait while a person has paused this site, before it says that it is ready. Raises: Stopped
+
+    A site that is welcome is awaited in every round, and declines each while it is paused.
+    """
+    if owner.journal.paused is None or owner.state.model_version is not None:
+        return True
+    owner.event(EventKind.STUDY, None, f"paused by a person here: moiety agent resume {owner.study.name}")
+    tell_hindrance(owner, paused=True)
+    while owner.journal.paused is not None:
+        if not _waited(owner):
+            return False
+    return True
+
+
+def _waited(owner: Participant) -> bool:
+    """Wait a little for a person; False where one took this site out of the study. Raises: Stopped"""
+    if owner.journal.left is not None:
+        return _declined(owner, "a person took this site out of the study")
+    if owner.context.pause(_ASK_AGAIN_S):
+        raise Stopped
+    return True
+
+
+def tell_hindrance(owner: Participant, *, declined: bool = False, paused: bool = False) -> None:
+    """``declined``: its people take no part in the study; ``paused``: for now; else they must mend something.
+
+    Once; whether it arrives or not, this site's own log has the reason.
+    """
+
+    def write() -> Hindrance:
+        since_s, site = int(owner.context.clock.now()), owner.context.site
+        digest = owner.study_digest
+        return Hindrance(study_digest=digest, site=site, since_s=since_s, declined=declined, paused=paused)
+
+    try:
+        tell_requester(owner, owner.journal.folder / "hindered.sealed", Topic(LetterKind.HINDERED), write)
+    except MoietyError as later:
+        owner.problem(None, f"the requester was not told that this site cannot begin: {later.detail}")
+
+
+def _declined(owner: Participant, why: str) -> bool:
+    tell_hindrance(owner, declined=True)
+    owner.note(Action.STUDY_ENDED, why)
+    owner.save(finished=why, refused=True)
+    owner.event(EventKind.FINISHED, None, why)
+    return False
+
+
+def _tell_people(owner: Participant) -> None:
+    context = owner.context
+    context.tell_people(
+        Notice(
+            site=context.site,
+            federation=context.roster.federation,
+            study=owner.study.name,
+            study_digest=owner.study_digest,
+            since_s=int(context.clock.now()),
+        )
+    )

@@ -33,7 +33,7 @@ from client_agent.data.site_table import (
     notation,
 )
 from client_agent.data.source import open_table, texts_of
-from client_agent.data.values import seconds
+from client_agent.data.values import AMBIGUOUS_COMMA, seconds
 from protocol.errors import ConfigurationError
 from protocol.text import MAX_NAME_CHARACTERS, comparable
 
@@ -97,10 +97,7 @@ class _Seen:
     def _pointed(self, texts: pa.Array, form: NumberText) -> tuple[pa.Array, pa.Array]:
         """The texts as a file with decimal points has them, and those that are numbers, limits without their sign."""
         if form.decimal == "," and form.thousands is None and matches(texts, THREE_AFTER_COMMA).any():
-            raise ConfigurationError(
-                f"column {self.place}: a comma before three digits may part thousands: say thousands = ',' and "
-                "decimal = '.', or thousands = '' where it is the decimal sign, in the site's file (--site)"
-            )
+            raise ConfigurationError(f"column {self.place}: {AMBIGUOUS_COMMA}")
         bare, limited, _ = limits(texts)
         plain, numbers = form.pointed(bare)
         self.limits += int(np.count_nonzero(limited & numbers))

@@ -28,12 +28,19 @@ from numpy.typing import NDArray
 
 from client_agent.data.findings import Finding, Findings, Problem
 from client_agent.data.rows import ROWS_FILE, Rows, joined, own_columns, read_rows, require_named, save_rows
-from client_agent.data.schema_check import TRANSFORMATION_FILE
 from client_agent.data.site_table import SiteTable
 from client_agent.data.source import Table
 from client_agent.data.transformation import Transformation, features, fit, save_transformation
 from client_agent.data.values import NO_CLASS, Values
-from client_agent.learning.data import DATA_FILES, TRAIN_FILE, DataNames, Examples, LocalData, save_folder
+from client_agent.learning.data import (
+    DATA_FILES,
+    TRAIN_FILE,
+    TRANSFORMATION_FILE,
+    DataNames,
+    Examples,
+    LocalData,
+    save_folder,
+)
 from host.output_files import filling
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ColumnRole, ColumnSpec, ColumnType, SplitOrder, SplitSpec, TableSchema

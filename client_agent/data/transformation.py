@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError
 
 from client_agent.data.findings import Findings, Problem
 from client_agent.data.rows import Rows, read_rows
-from client_agent.data.schema_check import TRANSFORMATION_FILE
 from client_agent.data.site_table import PLAIN, SiteTable
 from client_agent.data.source import Table, open_table
 from client_agent.data.values import NO_CLASS, Values
+from client_agent.learning.data import TRANSFORMATION_FILE
 from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ColumnRole, ColumnSpec, ColumnType, MissingRule, Scaling, TableSchema

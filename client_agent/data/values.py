@@ -42,7 +42,7 @@ from protocol.text import comparable, lookalike
 Values = NDArray[Any]
 NO_CLASS: Final = -1
 _TWO_WORDS: Final = {"0": "false", "1": "true", "False": "false", "True": "true", "FALSE": "false", "TRUE": "true"}
-_COMMA: Final = (
+AMBIGUOUS_COMMA: Final = (
     "a comma before three digits may part thousands: say thousands = ',' (and decimal = '.') in the site's file "
     "(--site), or thousands = '' where the comma is the decimal sign"
 )
@@ -139,7 +139,7 @@ class ColumnReader:
         pointed = unread & (form.decimal == "," and form.thousands != ".") & matches(texts, r"^[+-]?\d[\d.]*$")
         decimal = unread & ~comma & (form.decimal == "." and form.thousands != ",") & matches(texts, DECIMAL_COMMA)
         parted = unread & ~(comma | pointed | decimal) & matches(texts, GROUPED)
-        self._wrong(Problem.THOUSANDS, comma, before, _COMMA)
+        self._wrong(Problem.THOUSANDS, comma, before, AMBIGUOUS_COMMA)
         self._wrong(Problem.NOT_A_NUMBER, pointed, before, _POINT)
         self._wrong(Problem.DECIMAL_COMMA, decimal, before, "say decimal = ',' in the site's file (--site)")
         self._wrong(Problem.THOUSANDS, parted, before, _SIGN)

@@ -3,7 +3,9 @@
 The folder holds ``train.npz`` and ``test.npz``, each with X (float32, one row an example) and y (one row of targets an
 example, in the form of the study's task); ``validation.npz`` beside them is for rules that weigh sites by the
 requester's validation loss, at the requester. ``feature_names`` and ``class_names`` (text) beside X and y say what the
-columns and the classes are, in every file of a folder or in none. Pickled arrays are never read.
+columns and the classes are, in every file of a folder or in none. Pickled arrays are never read. Beside them
+``transformation.json`` says by which schema ``moiety data prepare`` made them, which is compared before the agent says
+that it is ready.
 
 A model that is trained on columns in another order, or on labels that mean something else, learns nonsense without any
 error. So names are equal, in the same order, or nothing begins (docs/joining.md). They are compared before shapes are:
@@ -22,6 +24,7 @@ Targets: any numbers go in, checked ones of one form come out. What is wrong is 
 from __future__ import annotations
 
 import difflib
+import json
 import zipfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -32,9 +35,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from host.frozen import Frozen
 from protocol.errors import ConfigurationError
-from protocol.messages.control import ModelSpec, Study, TaskKind, TaskSpec
+from protocol.messages.control import ModelSpec, Study, TableSchema, TaskKind, TaskSpec
 from protocol.messages.model import CLASSES
 from protocol.text import NamesKind, comparable, lookalike, require_nameable, require_one_each
 
@@ -392,3 +397,58 @@ def remarks(study: Study, data: LocalData) -> tuple[str, ...]:
                 "wrong if its labels are numbered otherwise"
             )
     return tuple(found)
+
+
+TRANSFORMATION_FILE: Final = "transformation.json"
+
+
+class _Kept(Frozen, extra="ignore"):
+    table: TableSchema
+
+
+def require_made_by_schema(study: Study, folder: Path) -> None:
+    """The folder was made by the study's schema; of a study without one nothing is asked.
+
+    Raises: ConfigurationError with the difference and what to do
+    """
+    require_folder_of_schema(study.data_schema, folder, f"study {study.name!r}")
+
+
+def require_folder_of_schema(wanted: TableSchema | None, folder: Path, of: str) -> None:
+    """The folder was made by the schema ``of`` a study or a case; without a schema nothing is asked.
+
+    Raises: ConfigurationError with the difference and what to do
+    """
+    if wanted is None:
+        return
+    kept = _schema_of(folder, of)
+    if kept.digest() == wanted.digest():
+        return
+    between = difference(Named(of, _lines(wanted)), Named(str(folder), _lines(kept)))
+    raise ConfigurationError(
+        f"{of}: its schema is not the one that {folder} was made by:\n{between}\nprepare the data again with this "
+        "study's file (moiety data prepare), and start again"
+    )
+
+
+def _schema_of(folder: Path, of: str) -> TableSchema:
+    path = folder / TRANSFORMATION_FILE
+    try:
+        return _Kept.model_validate_json(path.read_bytes()).table
+    except OSError:
+        raise ConfigurationError(
+            f"{of} has a schema and {path} is missing, so nothing says how these data were made: make them "
+            "with 'moiety data prepare', and start again"
+        ) from None
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{path}: not of this version ({error.error_count()} fields are wrong): prepare the data again"
+        ) from None
+
+
+def _lines(schema: TableSchema) -> tuple[str, ...]:
+    """A line for every column and for every other part."""
+    parts = json.loads(schema.canonical())
+    columns = [f"column {json.dumps(column, ensure_ascii=False)}" for column in parts.pop("columns")]
+    others = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in sorted(parts.items()))
+    return (*others, *columns)

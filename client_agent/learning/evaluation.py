@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import shared_parameters
 from client_agent.learning.foreign_code import model_code, source_of, words_of
-from client_agent.learning.layers import shared_parameters
 from client_agent.learning.losses import Batch, BuiltIn, Loss, cross_entropy
 from client_agent.learning.metrics import Predicted, final_scores, scores
 from client_agent.learning.scores import METRICS, FinalScores, MetricName, Score

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.learning.settings import TrainerSettings
-from client_agent.trainer_programs import tensor_file
+from client_agent.trainer_programs.round_task import read_tensors, write_tensors
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import Study
 
@@ -115,7 +115,7 @@ class ForeignTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         after = folder / "after.safetensors"
         after.unlink(missing_ok=True)
-        tensor_file.write(folder / "before.safetensors", self._layered(model))
+        write_tensors(folder / "before.safetensors", self._layered(model))
         (folder / "task.json").write_text(json.dumps(self._task(round_number)), encoding="utf-8")
         self._run(folder)
         return self._taken(after)
@@ -147,7 +147,7 @@ class ForeignTrainer:
     def _taken(self, after: Path) -> Vector:
         shapes = {layer.name: layer.shape for layer in self.study.model.layers}
         try:
-            found = tensor_file.read(after, shapes)
+            found = read_tensors(after, shapes)
         except FileNotFoundError:
             raise UnusableUpdate(f"{self._name} ended without a trained model") from None
         except (ValueError, OSError, TypeError, KeyError) as wrong:

@@ -21,9 +21,8 @@ from torch import nn
 from torch.func import functional_call, grad, jacrev, vmap
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector
+from client_agent.learning.flat_vector import Vector, personal_parameters, shared_parameters
 from client_agent.learning.foreign_code import model_code
-from client_agent.learning.layers import personal_parameters, shared_parameters
 from client_agent.learning.losses import Batch, BuiltIn, Loss
 from client_agent.learning.study_file import Finished
 from protocol.errors import ConfigurationError, UnusableUpdate

@@ -7,7 +7,7 @@ Sizes of a specification:
              padding 1, the last is a dense layer; the activation between. (32, 64, 128, 128) on (1, 28, 28) is the
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
-a feature, and ``target``, one entry per class (client_agent.learning.layers). Initial values are
+a feature, and ``target``, one entry per class (client_agent.learning.flat_vector). Initial values are
 protocol.shared_model's; personal layers begin as the identity.
 
 A study names a library's network by version, class and plain arguments, so nothing of the requester's runs here; the
@@ -33,9 +33,16 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from client_agent.learning.flat_vector import layer_shapes, load_vector
+from client_agent.learning.flat_vector import (
+    COUNTER,
+    Affine,
+    Personalised,
+    keep_buffers,
+    layer_shapes,
+    load_vector,
+    normalisations,
+)
 from client_agent.learning.foreign_code import came_from
-from client_agent.learning.layers import COUNTER, Affine, Personalised, keep_buffers, normalisations
 from client_agent.learning.settings import NO_SOURCES, ModelSources
 from protocol.errors import ConfigurationError
 from protocol.messages.control import ModelSpec

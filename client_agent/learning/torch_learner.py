@@ -9,19 +9,17 @@ from typing import Self
 import numpy as np
 
 from client_agent.learning.data import VALIDATION_FILE, Examples, remarks
-from client_agent.learning.flat_vector import load_personal, load_vector, personal_vector, pick_device
+from client_agent.learning.flat_vector import load_personal, load_vector, personal_vector, pick_device, require_batches
 from client_agent.learning.foreign_trainer import ForeignTrainer
-from client_agent.learning.layers import require_batches
 from client_agent.learning.learner import PersonalState, Vector
 from client_agent.learning.local_finish import LocalFinish
 from client_agent.learning.metrics import Predicted
 from client_agent.learning.plugin import assessor, fitting_data, site_loss, study_model, study_plugin
-from client_agent.learning.private_training import private_round
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
 from client_agent.learning.scores import FinalScores, Score
 from client_agent.learning.settings import NO_SOURCES, ModelSources, TrainerSettings
 from client_agent.learning.study_file import Finished, FinishTable
-from client_agent.learning.trainer import LocalRound, loss_gradient, train_round
+from client_agent.learning.trainer import LocalRound, loss_gradient, private_round, train_round
 from client_agent.learning.update_noise import UpdateNoise, update_noise
 from host.randomness import SystemRandomness
 from protocol.arithmetic.ring import SEED_BYTES

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.layers import has_statistics, shared_parameters
+from client_agent.learning.flat_vector import has_statistics, shared_parameters
 from client_agent.learning.losses import Loss, cross_entropy, training_loss
 from client_agent.learning.sampling import derived
 from client_agent.learning.trainer import epoch_rows, gradient_rows, rate_factor, sample_gradients, take, train_round

@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
 
-from client_agent.data.schema_check import TRANSFORMATION_FILE, require_made_by_schema
 from client_agent.data.transformation import Transformation, load_transformation
-from client_agent.learning.data import EVENT, TIME
+from client_agent.learning.data import EVENT, TIME, TRANSFORMATION_FILE, require_made_by_schema
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.foreign_code import model_code, words_of
 from client_agent.learning.losses import task_loss

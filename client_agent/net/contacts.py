@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from host.files import write_durably
 from host.frozen import Frozen
-from host.network import why_unreachable
+from host.network import clock_ahead_s, why_unreachable
 from protocol.errors import StorageFull
 
 CONTACTS: Final = "contacts.json"
@@ -117,11 +116,3 @@ class NotedTransport(httpx.BaseTransport):
     def close(self) -> None:
         self._closed = True
         self._inner.close()
-
-
-def clock_ahead_s(date: str | None, at_s: float) -> float | None:
-    """Return how far a clock that shows ``at_s`` is ahead of an answer's Date header; None where that says no time."""
-    try:
-        return at_s - parsedate_to_datetime((date or "")[:64]).timestamp()
-    except (ValueError, OverflowError, TypeError):
-        return None

@@ -15,11 +15,10 @@ from typing import Any, Final
 import httpx
 
 from client_agent.net.answers import PROBLEM_BYTES, Answer, LongAnswer, SessionOver, UnsignedAnswer
-from client_agent.net.contacts import clock_ahead_s
 from client_agent.net.envelopes import Body, Closed, Enclosing, HeldSession, Method, SessionKeeper
 from client_agent.net.quiet_hours import QuietNow
 from host.clock import Clock
-from host.network import why_unreachable
+from host.network import clock_ahead_s, why_unreachable
 from host.randomness import SystemRandomness
 from protocol.channel.session import SessionGrant, SessionOffer
 from protocol.channel.signing import MAX_AGE_S, MAX_SKEW_S

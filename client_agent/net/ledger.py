@@ -2,40 +2,43 @@
 
 One JSON line per request or TLS handshake, counted at the socket, below TLS, so that totals can be compared with a
 firewall's. What is asked again and again while nothing happens becomes, an hour later, one line an hour; everything
-else keeps its line until the files reach their bound, and its sum for ever. No byte is left out or counted twice.
+else keeps its line until the file reaches its bound, and its sum for ever. No byte is left out or counted twice.
 
-    ledger.jsonl           a head, then the lines of the last hours
-    ledger/000001.jsonl    older ones, as a ledger sums them; a file more whenever one is full
-    ledger/earlier.jsonl   a head, then the sums of files that are there no more
-    ledger.lock            held for a moment by whichever process writes
+    ledger.jsonl    sums of earlier hours, then the lines of the last ones
+    ledger.lock     held for a moment by whichever process writes
 
-The head of ``ledger.jsonl`` says how far the numbered files count: what is behind that was being written when a
-process ended, and is written again. Its replacement by a rename is the one moment at which lines move.
+Lines become sums by one rename of the whole file. Earlier versions kept what is older in a folder ``ledger`` of
+numbered files; it counts as long as ``ledger.jsonl`` begins with a head, and goes when lines are summed next.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import math
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
+from itertools import accumulate
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from host.files import is_full, new_folder, sync_folder, write_durably, write_pieces
+from host.files import end_of_lines, is_full, write_pieces
 from host.frozen import Frozen
 from protocol.errors import StorageFull
 
-OPEN_BYTES: Final = 8 * 2**20
-"""The size of ledger.jsonl at which all of it is summed, whatever the hour: a clock may be years off."""
-FILE_BYTES: Final = 4 * 2**20
-FILES_KEPT: Final = 16
+MOST_BYTES: Final = 2**25
+"""The size at which all of the file is summed, whatever the hour: a clock may be years off. Half is for single lines
+of earlier hours, so that a sum of all is soon made.
+"""
 HANDSHAKE: Final = "handshake"
 CONNECTION: Final = "connection"
 SUMMED: Final = frozenset({HANDSHAKE, CONNECTION, "list studies", "view"})
@@ -44,8 +47,6 @@ _BYTES: Final = ("body_sent_bytes", "body_received_bytes", "socket_sent_bytes", 
 _HOUR_S: Final = 3600
 _HOURS_LINE_BY_LINE: Final = 2
 _AGAIN_AFTER_LINES: Final = 100
-Lines = list[bytes]
-H = TypeVar("H", bound=BaseModel)
 
 
 class LedgerEntry(Frozen):
@@ -98,16 +99,10 @@ class Totals:
 
 
 class _Head(Frozen):
-    """Numbered files count up to ``in_bytes`` of file ``file``, the last one."""
+    """The first line of an earlier version's ``ledger.jsonl``: numbered files count up to ``in_bytes`` of the last."""
 
     file: int = 1
     in_bytes: int = 0
-
-
-class _Earlier(Frozen):
-    """Files up to this one are in the sums."""
-
-    through: int = 0
 
 
 class Ledger:
@@ -122,12 +117,12 @@ class Ledger:
         for entry in known:
             self.totals = self.totals.with_entry(entry)
         self._path = path
-        self._folder = path.with_suffix("")
         self._mutex = threading.Lock()
         self._lock = path.with_suffix(".lock").open("ab")
         with _held(self._lock, fcntl.LOCK_EX):
             self._file = self._reopened()
-        self._oldest_hour = min((entry.hour for entry in known if entry.count == 1), default=None)
+        unsummed = (entry.hour for entry in known if entry.count == 1 and entry.purpose in SUMMED)
+        self._oldest_hour = min(unsummed, default=None)
         self._lines_until_next = 0
         self._unwritten: list[LedgerEntry] = []
 
@@ -163,10 +158,10 @@ class Ledger:
         self._oldest_hour = entry.hour if self._oldest_hour is None else self._oldest_hour
         self._lines_until_next -= 1
         past = self._oldest_hour <= entry.hour - _HOURS_LINE_BY_LINE
-        if (past or size_bytes > OPEN_BYTES) and self._lines_until_next <= 0:
+        if (past or size_bytes > MOST_BYTES) and self._lines_until_next <= 0:
             self._lines_until_next = _AGAIN_AFTER_LINES
             with suppress(OSError, StorageFull):  # where there is no room for that, later; nothing is lost or doubled
-                self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
+                self._fold(None if size_bytes > MOST_BYTES else entry.hour)
                 self._lines_until_next = 0
 
     def _add_line(self, line: bytes) -> int:
@@ -188,53 +183,20 @@ class Ledger:
 
     def _reopened(self) -> FileIO:
         """Open for append, truncating a line that a crash cut off."""
-        file = self._path.open("ab", buffering=0)
-        held = self._path.read_bytes()
-        if held and not held.endswith(b"\n"):
-            file.truncate(held.rfind(b"\n") + 1)
+        file = self._path.open("a+b", buffering=0)
+        file.truncate(end_of_lines(file))
         return file
 
     def _fold(self, hour: int | None) -> None:
-        """Sum what is older than the hours before ``hour``, or all, into numbered files, whose oldest ones go."""
+        """Sum what is older than the hours before ``hour``, or all."""
+        last = math.inf if hour is None else hour - _HOURS_LINE_BY_LINE
         with _held(self._lock, fcntl.LOCK_EX):
-            head, lines = _open_part(self._path)
-            entries = [LedgerEntry.model_validate_json(line) for line in lines]
-            older = [one for one in entries if hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE]
-            newer = [one for one in entries if not (hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE)]
-            if older:
-                head = self._add(head, b"".join(one.line() + b"\n" for one in hourly(older)))
-                write_pieces(self._path, [_line(head), *(one.line() + b"\n" for one in newer)])
-            while head.file - _earlier(self._folder)[0] > FILES_KEPT:
-                self._drop()
+            entries = [LedgerEntry.model_validate_json(line) for line in _lines(self._path)]
+            newer = [one for one in entries if one.hour > last]
+            older = _bounded(hourly(one for one in entries if one.hour <= last))
+            write_pieces(self._path, (one.line() + b"\n" for one in (*older, *newer)))
+            shutil.rmtree(self._path.with_suffix(""), ignore_errors=True)  # an earlier version's, and now in the file
         self._oldest_hour = min((one.hour for one in newer), default=None)
-
-    def _add(self, head: _Head, content: bytes) -> _Head:
-        """-> the head that counts them; until it is written they are not there."""
-        if head.in_bytes and head.in_bytes + len(content) > FILE_BYTES:
-            full = _numbered(self._folder, head.file)
-            if full.exists() and full.stat().st_size > head.in_bytes:  # added before a crash, and counted by no head
-                os.truncate(full, head.in_bytes)
-            head = _Head(file=head.file + 1)
-        path = _numbered(new_folder(self._folder), head.file)
-        with path.open("r+b" if path.exists() else "w+b") as file:
-            begin = min(head.in_bytes, os.fstat(file.fileno()).st_size)
-            file.truncate(begin)
-            file.seek(begin)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(self._folder)
-        return _Head(file=head.file, in_bytes=begin + len(content))
-
-    def _drop(self) -> None:
-        """The oldest numbered file becomes part of the sums."""
-        through, sums = _earlier(self._folder)
-        path = _numbered(self._folder, through + 1)
-        dropped = path.read_bytes().splitlines() if path.exists() else []
-        pieces = [_line(_Earlier(through=through + 1)), *(line + b"\n" for line in _merged([*sums, *dropped]))]
-        write_durably(_sums(self._folder), b"".join(pieces))
-        for number in range(1, through + 2):
-            _numbered(self._folder, number).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -250,57 +212,33 @@ def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
     """All that is in a ledger, sums of earlier hours first; a line that a crash cut off at the end is left out."""
     lock = path.with_suffix(".lock")
     if not lock.exists():
-        lines = _all_lines(path)
+        lines = _lines(path)
     else:
         with lock.open("rb") as held, _held(held, fcntl.LOCK_SH):
-            lines = _all_lines(path)
-    return tuple(LedgerEntry.model_validate_json(line) for line in lines if line.endswith(b"}"))
+            lines = _lines(path)
+    return tuple(LedgerEntry.model_validate_json(line) for line in lines)
 
 
-def _all_lines(path: Path) -> Lines:
-    folder = path.with_suffix("")
-    head, newest = _open_part(path)
-    through, lines = _earlier(folder)
+def _lines(path: Path) -> list[bytes]:
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    try:
+        head = _Head.model_validate_json(lines[0])
+    except (IndexError, ValidationError):
+        return lines
+    return [*_lines_in_folder(path.with_suffix(""), head), *lines[1:]]
+
+
+def _lines_in_folder(folder: Path, head: _Head) -> list[bytes]:
+    """Return an earlier version's older lines: sums of its first files, then the files, the last in part."""
+    sums, through, lines = folder / "earlier.jsonl", 0, list[bytes]()
+    if sums.exists():
+        first, *lines = sums.read_bytes().splitlines()
+        through = json.loads(first)["through"]
     for number in range(through + 1, head.file + 1):
-        file = _numbered(folder, number)
+        file = folder / f"{number:06d}.jsonl"
         content = file.read_bytes() if file.exists() else b""
         lines += (content[: head.in_bytes] if number == head.file else content).splitlines()
-    return lines + newest
-
-
-def _open_part(path: Path) -> tuple[_Head, Lines]:
-    if not path.exists():
-        return _Head(), []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    found = _head(_Head, lines)
-    return (_Head(), lines) if found is None else (found, lines[1:])
-
-
-def _earlier(folder: Path) -> tuple[int, Lines]:
-    path = _sums(folder)
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    found = _head(_Earlier, lines)
-    return (0, lines) if found is None else (found.through, lines[1:])
-
-
-def _head(kind: type[H], lines: Sequence[bytes]) -> H | None:
-    """None for lines without a head, as an earlier version wrote them."""
-    try:
-        return kind.model_validate_json(lines[0])
-    except (IndexError, ValidationError):
-        return None
-
-
-def _line(head: BaseModel) -> bytes:
-    return head.model_dump_json().encode() + b"\n"
-
-
-def _numbered(folder: Path, number: int) -> Path:
-    return folder / f"{number:06d}.jsonl"
-
-
-def _sums(folder: Path) -> Path:
-    return folder / "earlier.jsonl"
+    return lines
 
 
 def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
@@ -309,6 +247,14 @@ def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     In their order: a sum stands where the first of it stood.
     """
     return _summed(entries, lambda one: (one.hour, *_kind(one)) if one.purpose in SUMMED else object())
+
+
+def _bounded(entries: list[LedgerEntry]) -> list[LedgerEntry]:
+    """The last ones, of half the bound, behind a sum for each server, study, purpose and end of all before."""
+    sizes = accumulate(len(one.line()) + 1 for one in reversed(entries))
+    first = len(entries) - bisect_right(list(sizes), MOST_BYTES // 2)
+    before = (one.model_copy(update={"purpose": without_number(one.purpose)}) for one in entries[:first])
+    return [*_summed(before, _kind), *entries[first:]]
 
 
 def _summed(entries: Iterable[LedgerEntry], key: Callable[[LedgerEntry], object]) -> list[LedgerEntry]:
@@ -335,10 +281,3 @@ def by_purpose(entries: Iterable[LedgerEntry]) -> dict[tuple[str, str], Totals]:
         key = (entry.server, without_number(entry.purpose))
         found[key] = found.get(key, Totals()).with_entry(entry)
     return dict(sorted(found.items()))
-
-
-def _merged(lines: Lines) -> Lines:
-    """One line for each server, study, purpose and end, whenever it was; as many as there are kinds of exchanges."""
-    entries = (LedgerEntry.model_validate_json(line) for line in lines)
-    whole = (one.model_copy(update={"purpose": without_number(one.purpose)}) for one in entries)
-    return [one.line() for one in _summed(whole, _kind)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from client_agent.requester.state import RequesterState
+from client_agent.requester.study import RequesterState
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd, RoundRecord, SiteValue
 from client_agent.study.approval import known_names, known_study

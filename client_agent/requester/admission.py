@@ -9,14 +9,12 @@ from typing import Final
 from client_agent.net.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.requester.plan import situation
 from client_agent.requester.postbox import send_welcome
-from client_agent.requester.state import RoundPlan, Welcomed
-from client_agent.requester.study import RequesterStudy
+from client_agent.requester.study import RequesterStudy, RoundPlan, Welcomed
 from client_agent.site.events import EventKind
 from client_agent.site.journal import Awaited, AwaitedSite, keep_awaited, minute
 from client_agent.site.letters import Attestation, Hindrance, StudyRefusal
-from client_agent.study.attestation import checkpoint_digest, contributors_of, needed, stated
 from client_agent.study.contribution import contribution_bytes
-from client_agent.study.mail import fetched, senders
+from client_agent.study.mail import checkpoint_digest, contributors_of, fetched, needed, senders, stated
 from protocol.errors import BadSignature, RefusedMessage
 from protocol.messages.control import EndCause, Purpose, Signed, Study, StudyEndState, StudyView, require_signatures
 from protocol.messages.letter import LetterKind, Topic

@@ -13,11 +13,10 @@ from client_agent.learning.ridge import JudgedOn, JudgingForm
 from client_agent.requester.openings import AROUND_OPENED, query_vector
 from client_agent.requester.own_update import own_noise
 from client_agent.requester.round import RequesterRound
-from client_agent.requester.state import Refused, RoundPlan, Settled
-from client_agent.requester.study import RequesterStudy
+from client_agent.requester.study import Refused, RequesterStudy, RoundPlan, Settled
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.participant import Participant
-from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
+from client_agent.study.results import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, ranking_spec
 from host.files import write_pieces
 from host.frozen import Frozen
 from protocol.arithmetic.ring import Ring
@@ -80,7 +79,7 @@ def try_judging(owner: Participant) -> None:
 
 
 def _own_loss(owner: Participant, judging: JudgingForm) -> float:
-    return judging.form.loss(predictor(owner.learner.ridge(spec_of(owner.study).penalty)))
+    return judging.form.loss(predictor(owner.learner.ridge(ranking_spec(owner.study).penalty)))
 
 
 def make_judging(owner: Participant, round_number: int) -> Judging:

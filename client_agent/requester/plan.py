@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from client_agent.requester.state import RoundPlan, Settled
-from client_agent.requester.study import RequesterStudy
+from client_agent.requester.study import RequesterStudy, RoundPlan, Settled
 from client_agent.site.context import agree_to_cohort
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.isolation import colluders, propose_sum
-from client_agent.study.summary import SUMMARY_FILE, Summary, summary_of
+from client_agent.study.results import SUMMARY_FILE, Summary, summary_of
 from protocol.arithmetic.ring import SEED_BYTES
 from protocol.errors import Clause, PolicyRefusal
 from protocol.messages.control import (

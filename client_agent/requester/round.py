@@ -13,12 +13,10 @@ from typing import Final, TypeVar
 from client_agent.net.envelopes import Body
 from client_agent.net.server_client import ServerClient
 from client_agent.net.watch import same_round
-from client_agent.requester.openings import Openings, query_vector, seal_queries
+from client_agent.requester.openings import Openings, TagChecks, Wrong, query_vector, seal_queries
 from client_agent.requester.own_update import Probe, kept_from_mean, learns_from, make_probe, own_noise, probe_file
 from client_agent.requester.postbox import send_weights
-from client_agent.requester.state import Refused, RoundPlan, Settled
-from client_agent.requester.study import RequesterStudy
-from client_agent.requester.tag_checks import TagChecks, Wrong
+from client_agent.requester.study import Refused, RequesterStudy, RoundPlan, Settled
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.failpoints import Point
 from client_agent.site.letters import WeightMail

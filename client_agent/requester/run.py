@@ -25,12 +25,19 @@ from client_agent.requester.measurement import (
     after_ranking,
     try_judging,
 )
-from client_agent.requester.own_models import finish_locally, go_alone, keep_best
-from client_agent.requester.own_update import keep_from_mean, learns_from
+from client_agent.requester.own_update import finish_locally, go_alone, keep_best, keep_from_mean, learns_from
 from client_agent.requester.plan import after_summary, hindrance, plan_round, situation, summary_missing
 from client_agent.requester.round import RequesterRound, RoundStuckError
-from client_agent.requester.state import RoundPlan, Settled, absences, given_up
-from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver, declared_samples
+from client_agent.requester.study import (
+    RELEASES_KEPT,
+    RequesterStudy,
+    RoundPlan,
+    Settled,
+    StudyOver,
+    absences,
+    declared_samples,
+    given_up,
+)
 from client_agent.site.events import Absence, EventKind, RoundEnd, opened_values, site_values
 from client_agent.site.failpoints import Point
 from client_agent.study.outbox import PRETRAINED, load_pretrained

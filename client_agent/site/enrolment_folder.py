@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Final
 from host.compose import HARDENED, LOGGED
 from host.files import private_folder, read_secret
 from host.output_files import write_new
+from host.randomness import new_party_keys
 from host.settings import read_text
-from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Party, Role
 from protocol.roster.enrolment import OperatorCard, dump_card, parse_card
@@ -88,12 +87,7 @@ def make_folder(folder: Path, site: str, wanted: Wanted, cards: tuple[OperatorCa
     brought = {Path(os.path.realpath(path)) for path in (wanted.ca, wanted.proxy_credentials) if path is not None}
     if folder.is_dir() and {Path(os.path.realpath(path)) for path in folder.iterdir()} - brought:
         raise ConfigurationError(f"option --out: {folder} holds files already; nothing was changed: name another")
-    keys = PartyKeys(
-        name=site,
-        role=Role.SITE,
-        signing=generate_signing_key(secrets.token_bytes(SIGNING_KEY_BYTES)),
-        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
-    )
+    keys = new_party_keys(site, Role.SITE)
     party = keys.party(samples=wanted.samples)
     files = [
         (folder / _KEYS, dump_party_keys(keys), _SECRET_MODE),

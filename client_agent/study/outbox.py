@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from client_agent.learning.study_file import FinishTable
 from client_agent.net.watch import words_of
 from client_agent.site.context import SiteContext
-from client_agent.site.journal import StudyJournal
-from client_agent.site.models import FINISH
+from client_agent.site.journal import FINISH, StudyJournal
 from host.files import new_folder, write_durably
 from protocol.errors import ConfigurationError, MoietyError, StorageFull
 from protocol.messages.control import Signed, Study, sign

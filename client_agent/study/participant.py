@@ -21,9 +21,17 @@ from client_agent.net.watch import Stopped, StudyWatch
 from client_agent.site.context import SiteContext, settle_sum
 from client_agent.site.events import METRICS, AgentEvent, EventKind, Phase, RoundEnd, RoundRecord, append_record
 from client_agent.site.failpoints import Point
-from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
+from client_agent.site.journal import (
+    FINAL_SCORES,
+    SHARED_SCORES,
+    FinishedModel,
+    SiteState,
+    StudyJournal,
+    finished_model,
+    load_finished,
+    save_finished,
+)
 from client_agent.site.letters import CountedClasses
-from client_agent.site.models import SHARED_SCORES, FinishedModel, finished_model, load_finished, save_finished
 from client_agent.study.contribution import (
     EncodedFile,
     EncodedUpdate,
@@ -33,13 +41,13 @@ from client_agent.study.contribution import (
     send_contribution,
 )
 from client_agent.study.privacy_spending import spend
-from client_agent.study.ranking import model_vector
 from client_agent.study.release import Outputs, ShownEnds, shown_ends
-from client_agent.study.summary import (
+from client_agent.study.results import (
     SUMMARY_FILE,
     asked_of_classes,
     asked_of_columns,
     encode_summary,
+    model_vector,
     site_columns,
     summary_of,
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.attack.attack import Attempt, Found, found, passes, taken_out
-from protocol.channel.keys import SEALING_KEY_BYTES, generate_sealing_key, generate_signing_key
+from host.randomness import new_party_keys
 from protocol.errors import BrokenSeal, MoietyError, Unavailable
 from protocol.messages.control import Party, Role, Roster, Signature, signature_by
 from protocol.messages.roster import KeyClaim
@@ -46,12 +46,7 @@ _HOUR_S: Final = 3600.0
 
 
 def _new_keys(name: str) -> PartyKeys:
-    return PartyKeys(
-        name=name,
-        role=Role.SITE,
-        signing=generate_signing_key(secrets.token_bytes(32)),
-        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
-    )
+    return new_party_keys(name, Role.SITE)
 
 
 def _card(keys: PartyKeys) -> Party:

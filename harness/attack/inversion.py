@@ -38,12 +38,10 @@ from scipy.spatial.distance import cdist
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector, model_vector
-from client_agent.learning.layers import shared_parameters
+from client_agent.learning.flat_vector import Vector, model_vector, shared_parameters
 from client_agent.learning.losses import cross_entropy
 from client_agent.learning.models import BuiltIn, build_model, model_spec
-from client_agent.learning.private_training import NOISE_STEPS, Grid, clipped_sum
-from client_agent.learning.trainer import loss_gradient, take
+from client_agent.learning.trainer import NOISE_STEPS, Grid, clipped_sum, loss_gradient, take
 from harness.attack.attacked_study import Line, Reals, program_versions, rounded, timed
 from harness.datasets.mnist import DEVIATION, MEAN
 from harness.datasets.registry import DataRequest, load_data

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_agent.contributor.welcome import open_checkpoint
+from client_agent.contributor.run import open_checkpoint
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model, model_spec

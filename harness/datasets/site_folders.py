@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 
-from client_agent.data.schema_check import require_folder_of_schema
 from client_agent.learning.data import (
     DataNames,
     Examples,
@@ -20,6 +19,7 @@ from client_agent.learning.data import (
     folder_files,
     folder_names,
     load_folder,
+    require_folder_of_schema,
     require_same_names,
 )
 from client_agent.learning.plugin import Plugin

@@ -17,8 +17,7 @@ from pydantic import Field
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector
-from client_agent.learning.layers import has_statistics, personal_parameters
+from client_agent.learning.flat_vector import Vector, has_statistics, personal_parameters
 from client_agent.learning.losses import Loss
 from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
 from host.frozen import Frozen

@@ -14,8 +14,7 @@ from typing import Any, Final, Protocol
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
-from client_agent.learning.layers import require_batches
+from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector, require_batches
 from client_agent.learning.local_finish import LocalFinish
 from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin, assessor, site_loss

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.evaluation import NOTHING, Assessor, OwnMetrics
-from client_agent.learning.flat_vector import Vector
-from client_agent.learning.layers import has_statistics
+from client_agent.learning.flat_vector import Vector, has_statistics
 from client_agent.learning.plugin import Plugin, assessor
 from client_agent.learning.sampling import site_seed
 from client_agent.learning.scores import FOLLOWED, FinalScores, MetricName

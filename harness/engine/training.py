@@ -26,8 +26,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import Vector
-from client_agent.learning.layers import personal_parameters, shared_parameters
+from client_agent.learning.flat_vector import Vector, personal_parameters, shared_parameters
 from client_agent.learning.losses import inverse_frequency, task_loss
 from client_agent.learning.plugin import Plugin
 from client_agent.learning.settings import ModelSources

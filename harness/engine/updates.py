@@ -19,9 +19,8 @@ from torch import nn
 
 from client_agent.learning.flat_vector import ModelParts, Vector, layer_sizes
 from client_agent.learning.plugin import Plugin, assessor, site_loss
-from client_agent.learning.private_training import private_round
 from client_agent.learning.sampling import site_seed
-from client_agent.learning.trainer import loss_gradient, train_round
+from client_agent.learning.trainer import loss_gradient, private_round, train_round
 from harness.datasets.site_data import SiteData
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.arithmetic.ring import derive

@@ -16,8 +16,7 @@ from client_agent.learning.study_file import Finished
 from client_agent.learning.update_noise import UpdateNoise
 from client_agent.settings import AgentSettings, with_device
 from client_agent.site.context import site_learner
-from client_agent.site.journal import StudyJournal
-from client_agent.site.models import finish_table
+from client_agent.site.journal import StudyJournal, finish_table
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
 from protocol.messages.control import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec

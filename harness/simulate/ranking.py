@@ -13,7 +13,7 @@ from rich.table import Table
 
 from client_agent.cli.tables import console as console_for
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
-from client_agent.study.ranking import losses_of
+from client_agent.study.results import losses_of
 from harness.datasets.registry import DataRequest, load_data
 from harness.engine.protected_sum import Measuring, correlations_from
 from harness.simulate.options import SimilarityOptions

@@ -33,8 +33,8 @@ from torch import nn
 
 from client_agent.learning.data import require_names_of_study
 from client_agent.learning.evaluation import OwnMetrics
+from client_agent.learning.flat_vector import keep_buffers
 from client_agent.learning.foreign_code import came_from, words_of
-from client_agent.learning.layers import keep_buffers
 from client_agent.learning.losses import Batch
 from client_agent.learning.models import completed, private_state
 from client_agent.learning.scores import Score

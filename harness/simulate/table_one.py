@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import typer
 
-from client_agent.cli.results import table_of as shown_table
+from client_agent.cli.study_work import table_of as shown_table
 from client_agent.cli.tables import console as console_for
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation

@@ -6,7 +6,6 @@ import errno
 import ipaddress
 import json
 import os
-import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,8 +24,8 @@ from host.compose import HARDENED, LOGGED
 from host.files import read_secret
 from host.network import require_apart, why_not_free
 from host.output_files import rewrite, unwritable, write_new
+from host.randomness import new_party_keys
 from host.settings import read_text
-from protocol.channel.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.configuration import explain
 from protocol.errors import ConfigurationError
 from protocol.messages.control import Party, Role
@@ -188,12 +187,7 @@ def make_folder(new: NewServer, out: Path) -> OperatorCard:
 
     Raises: ConfigurationError, StorageFull; then nothing is left behind
     """
-    keys = PartyKeys(
-        name=new.operator,
-        role=Role.OPERATOR,
-        signing=generate_signing_key(secrets.token_bytes(SIGNING_KEY_BYTES)),
-        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
-    )
+    keys = new_party_keys(new.operator, Role.OPERATOR)
     card = _card(new, keys, None)  # whatever is wrong with the options is said before a certificate is made
     new.require_tls()
     if new.peer_url is not None:

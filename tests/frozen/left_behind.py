@@ -26,7 +26,7 @@ import numpy as np
 from client_agent.net.ledger import read_ledger
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
-from client_agent.study.ranking import RANKING_FILE
+from client_agent.study.results import RANKING_FILE
 from protocol.messages.control import RuleName
 
 WITHIN: Final = 1e-5

@@ -13,13 +13,12 @@ from fractions import Fraction
 from pathlib import Path
 
 from client_agent.learning.study_file import FinishTable
-from client_agent.requester.state import RequesterState
+from client_agent.requester.study import RequesterState
 from client_agent.site.events import RoundEnd
-from client_agent.site.models import finished_model, load_finished
+from client_agent.site.journal import finished_model, load_finished
 from client_agent.site.privacy_budget import budget_memory
 from client_agent.site.sum_memory import Remembered
-from client_agent.study.ranking import RANKING_FILE, Ranking
-from client_agent.study.summary import SUMMARY_FILE, Summary
+from client_agent.study.results import RANKING_FILE, SUMMARY_FILE, Ranking, Summary
 from client_agent.study.transcripts import read_transcripts
 from harness.federation.learners import EROSION, LightLearner, class_counts, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec

@@ -16,7 +16,7 @@ from client_agent.doctor import examine_site
 from client_agent.net.ledger import read_ledger
 from client_agent.requester.run import Requester
 from client_agent.site.events import Absent, EventKind, RoundEnd
-from client_agent.site.models import Kept, KeptModel, kept_model, load_kept
+from client_agent.site.journal import Kept, KeptModel, kept_model, load_kept
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation, write_secret

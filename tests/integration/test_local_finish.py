@@ -18,7 +18,7 @@ from client_agent.model.card import ModelCard
 from client_agent.model.site_model import held_model
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
-from client_agent.site.models import finished_model, load_finished
+from client_agent.site.journal import finished_model, load_finished
 from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions

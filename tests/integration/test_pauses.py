@@ -19,7 +19,7 @@ from client_agent.settings import load_settings
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
 from client_agent.site.notifications import NOTICES, Sent
-from client_agent.study.status import standing
+from client_agent.study.approval import standing
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_study
 from harness.federation.processes import write_secret

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.requester.state import RequesterState
+from client_agent.requester.study import RequesterState
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.privacy_budget import Steps, Training, budget_memory, epsilon_of, share_used
 from harness.federation.in_memory_federation import InMemoryFederation

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from client_agent.cli.study import app as study_app
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.site.events import RoundEnd
-from client_agent.study.ranking import RANKING_FILE, Ranking
+from client_agent.study.results import RANKING_FILE, Ranking
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from protocol.messages.control import Purpose, RankingSpec, RuleName, RuleSpec, Study

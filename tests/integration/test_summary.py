@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from client_agent.cli.study import app as study_app
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.study.summary import SUMMARY_FILE, Summary
+from client_agent.study.results import SUMMARY_FILE, Summary
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_learner
 from protocol.errors import Clause

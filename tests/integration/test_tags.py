@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from client_agent.requester.state import RequesterState
+from client_agent.requester.study import RequesterState
 from client_agent.site.events import RoundEnd
 from client_agent.study.transcripts import read_transcripts
 from harness.federation.in_memory_federation import InMemoryFederation

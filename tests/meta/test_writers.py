@@ -24,9 +24,8 @@ OWN_WAYS = {
     "client_agent/net/ledger.py": "appends lines, and cuts off half a one",
     "client_agent/net/server_client.py": "a download, renamed when whole",
     "client_agent/study/outbox.py": "a lock",
-    "client_agent/page/contents.py": "a file without a name",
     "client_agent/learning/foreign_trainer.py": "a trainer's log, and what its program reads",
-    "client_agent/trainer_programs/tensor_file.py": "what a trainer's program reads",
+    "client_agent/trainer_programs/round_task.py": "what a trainer's program reads",
 }
 WRITERS = frozenset({"write_text", "write_bytes", "savez", "savez_compressed", "save_file", "savefig", "to_csv"})
 

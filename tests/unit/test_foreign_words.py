@@ -20,8 +20,8 @@ import structlog
 import client_agent.cli.agent
 import client_agent.cli.tables
 import client_agent.cli.watch
-from client_agent.cli.results import show_rankings
 from client_agent.cli.roster import show
+from client_agent.cli.study_work import show_rankings
 from client_agent.learning.ridge import JudgedOn
 from client_agent.net.exchange import problem_to_error
 from client_agent.net.server_client import RetryPolicy, ServerClient
@@ -29,7 +29,7 @@ from client_agent.requester.admission import await_contributors
 from client_agent.requester.round import RequesterRound
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.letters import StudyRefusal
-from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
+from client_agent.study.results import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.report import _chart
 from host import log as server_log
 from host.command_line import end_with

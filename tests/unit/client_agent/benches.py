@@ -15,7 +15,7 @@ from client_agent.contributor.run import Contributor
 from client_agent.net.envelopes import Body
 from client_agent.net.ledger import Ledger
 from client_agent.requester.run import Requester
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RoundPlan
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.identity import HeldRoster

@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import layer_shapes, model_vector
-from client_agent.learning.layers import training_mode
+from client_agent.learning.flat_vector import layer_shapes, model_vector, training_mode
 from client_agent.learning.models import build_model, completed, freeze, frozen_tensors, installed_version, network_of
 from client_agent.learning.settings import ModelSources
 from client_agent.learning.study_file import study_from_toml

@@ -28,6 +28,7 @@ from client_agent.site.privacy_budget import (
     noise_for,
     share_used,
 )
+from client_agent.study.approval import budget_of
 from client_agent.study.plain_words import About, in_plain_words
 from client_agent.study.privacy_spending import (
     foreseen_epsilon,
@@ -37,7 +38,6 @@ from client_agent.study.privacy_spending import (
     require_room_for,
     training_of,
 )
-from client_agent.study.status import budget_of
 from protocol.errors import Clause, ConfigurationError, PolicyRefusal
 from protocol.messages.control import PrivacySpec, Roster, Study, TrainingSpec
 from protocol.parameters import StudyParameters

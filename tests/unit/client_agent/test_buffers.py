@@ -11,13 +11,14 @@ from torch import nn
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import (
+    keep_buffers,
     layer_shapes,
     load_personal,
     load_vector,
     model_vector,
+    normalisations,
     personal_vector,
 )
-from client_agent.learning.layers import keep_buffers, normalisations
 from client_agent.learning.plugin import load_plugin
 from client_agent.learning.trainer import LocalRound, epoch_rows, gradient_rows, loss_gradient, take, train_round
 from client_agent.learning.update_noise import update_noise

@@ -14,7 +14,7 @@ from client_agent.contributor.run import Contributor
 from client_agent.requester.study import StudyOver
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
-from client_agent.study.attestation import needed
+from client_agent.study.mail import needed
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,

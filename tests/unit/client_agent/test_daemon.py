@@ -19,8 +19,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.events import AgentEvent
 from client_agent.site.identity import load_identity
-from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models import finish_table
+from client_agent.site.journal import SiteState, StudyJournal, finish_table
 from client_agent.study.outbox import create_study, outbox, waiting, withdraw
 from harness.federation.processes import write_secret
 from host.files import write_durably

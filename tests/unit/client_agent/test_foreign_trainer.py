@@ -25,7 +25,7 @@ from client_agent.learning.settings import TrainerSettings
 from client_agent.learning.study_file import FinishTable
 from client_agent.learning.torch_learner import ForeignLearner
 from client_agent.settings import load_settings
-from client_agent.trainer_programs import tensor_file
+from client_agent.trainer_programs.round_task import read_tensors, write_tensors
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.messages.control import ModelSpec, Study, TrainingSpec
 from tests.kit.studies import study_of
@@ -170,19 +170,19 @@ def test_a_file_that_is_not_the_study_s_model_is_refused(tmp_path: Path, content
     framed = content if content[0] != ord("{") else struct.pack("<Q", len(content)) + content
     path.write_bytes(framed + bytes(40))
     with pytest.raises(ValueError, match=said):
-        tensor_file.read(path, SHAPES)
+        read_tensors(path, SHAPES)
 
 
 def test_what_is_written_is_safetensors(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     arrays = {"1.weight": FIRST[:6].reshape(2, 3), "1.bias": FIRST[6:]}
-    tensor_file.write(tmp_path / "ours", arrays)
+    write_tensors(tmp_path / "ours", arrays)
     save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, tmp_path / "theirs")
-    for found in (load_file(tmp_path / "ours"), tensor_file.read(tmp_path / "theirs", SHAPES)):
+    for found in (load_file(tmp_path / "ours"), read_tensors(tmp_path / "theirs", SHAPES)):
         assert {name: value.tolist() for name, value in found.items()} == {n: v.tolist() for n, v in arrays.items()}
     with pytest.raises(ValueError, match="float64"):
-        tensor_file.write(tmp_path / "double", {"x": np.zeros(1)})
+        write_tensors(tmp_path / "double", {"x": np.zeros(1)})
 
 
 @pytest.mark.parametrize("key", ["python", "program"])

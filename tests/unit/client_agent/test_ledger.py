@@ -94,14 +94,13 @@ def test_what_dies_while_lines_move_neither_loses_nor_doubles_any(
 ) -> None:
     """Dies at the ``number``th time that something is made durable, with some of it written; then goes on."""
     path = tmp_path / "ledger.jsonl"
-    monkeypatch.setattr(ledger_files, "FILE_BYTES", 600)
-    monkeypatch.setattr(ledger_files, "FILES_KEPT", 2)
+    monkeypatch.setattr(ledger_files, "MOST_BYTES", 3000)
     appended, synced, real = list[LedgerEntry](), 0, os.fsync
 
     def dies(handle: int) -> None:
         nonlocal synced
         synced += 1
-        if synced == 30 + number:
+        if synced == 6 + number:
             raise Died
         real(handle)
 
@@ -124,35 +123,35 @@ def test_what_dies_while_lines_move_neither_loses_nor_doubles_any(
     assert read_totals(path) == totals_of(appended)
 
 
-def test_what_was_added_to_a_file_before_a_crash_is_not_counted_once_it_is_full(
+def test_the_folder_of_an_earlier_version_is_read_taken_in_and_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dies when lines are in a numbered file and the head does not say so; the next ones go to another file."""
-    path, appended = tmp_path / "ledger.jsonl", list[LedgerEntry]()
-    monkeypatch.setattr(ledger_files, "OPEN_BYTES", 700)
-    monkeypatch.setattr(ledger_files, "FILE_BYTES", 1750)
-
-    def add(ledger: Ledger, lines: int = 1) -> None:
-        for _ in range(lines):
-            appended.append(entry(len(appended), f"mail q-{len(appended)}x"))
-            ledger.append(appended[-1])
-
-    def dies(*_: object) -> None:
-        raise Died
-
-    ledger = Ledger(path)
-    while not (tmp_path / "ledger").exists():
-        add(ledger)
+    """It holds sums, whole files, and lines that were being added as the process died and are in the newest part."""
+    path, folder = tmp_path / "ledger.jsonl", tmp_path / "ledger"
+    old = [entry(number * HOUR_S, f"mail q-{number}x") for number in range(5)]
+    lines = [one.line() + b"\n" for one in old]
+    folder.mkdir()
+    (folder / "earlier.jsonl").write_bytes(b'{"through":1}\n' + lines[0])
+    (folder / "000001.jsonl").write_bytes(lines[0])
+    (folder / "000002.jsonl").write_bytes(lines[1])
+    (folder / "000003.jsonl").write_bytes(lines[2] + lines[3])
+    head = json.dumps({"file": 3, "in_bytes": len(lines[2])}).encode() + b"\n"
+    path.write_bytes(head + lines[3] + lines[4])
+    assert read_ledger(path) == tuple(old)
+    ledger, appended = Ledger(path), [*old]
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_files, "write_pieces", dies)
-        with pytest.raises(Died):
-            add(ledger, 100)
+        patched.setattr("shutil.rmtree", lambda *_, **__: None)  # dies between the rename and the deletion
+        for hour in range(10, 14):
+            appended.append(entry(hour * HOUR_S))
+            ledger.append(appended[-1])
     ledger.close()
+    assert folder.exists()
+    assert read_totals(path) == totals_of(appended)
     ledger = Ledger(path)
-    for _ in range(20):
-        add(ledger)
-        assert read_totals(path) == totals_of(appended)
+    ledger.append(entry(20 * HOUR_S))
     ledger.close()
+    assert not folder.exists()
+    assert read_totals(path) == totals_of([*appended, entry(20 * HOUR_S)])
 
 
 def test_a_line_that_a_crash_cut_off_is_not_counted_and_spoils_no_other(tmp_path: Path) -> None:
@@ -181,8 +180,7 @@ def test_a_ledger_of_an_earlier_version_is_summed_too(tmp_path: Path) -> None:
 def test_the_files_have_a_bound_and_the_sums_of_what_is_gone_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_files, "FILE_BYTES", 20_000)
-    monkeypatch.setattr(ledger_files, "FILES_KEPT", 3)
+    monkeypatch.setattr(ledger_files, "MOST_BYTES", 120_000)
     path, made, largest = tmp_path / "ledger.jsonl", list[LedgerEntry](), 0
     ledger = Ledger(path)
     for number in range(6000):
@@ -190,8 +188,7 @@ def test_the_files_have_a_bound_and_the_sums_of_what_is_gone_stay(
         ledger.append(made[-1])
         largest = max(largest, size_bytes(tmp_path)) if number % 100 == 0 else largest
     ledger.close()
-    assert largest < 5 * 20_000 + 120 * 250 + 2000
-    assert len(list((tmp_path / "ledger").glob("0*.jsonl"))) == 3
+    assert largest < 120_000
     assert read_totals(path) == totals_of(made)
     first = read_ledger(path)[0]
     assert first.purpose == "mail weights"
@@ -210,7 +207,7 @@ def test_a_folder_that_does_not_exist_has_no_ledger(tmp_path: Path, json_output:
 def test_a_clock_that_is_wrong_costs_no_byte_and_no_bound(
     order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_agent.net.ledger.OPEN_BYTES", 30_000)
+    monkeypatch.setattr("client_agent.net.ledger.MOST_BYTES", 30_000)
     path, made = tmp_path / "ledger.jsonl", a_day(30)
     if order == "years ahead and back":
         made[100] = made[100].model_copy(update={"time_s": BEGAN_S + 9e8})

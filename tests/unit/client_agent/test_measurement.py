@@ -15,7 +15,7 @@ from client_agent.requester.measurement import MeasuringRound
 from client_agent.requester.openings import Opened, Openings
 from client_agent.requester.own_update import keep_from_mean, kept_from_mean, learns_from, own_noise
 from client_agent.requester.run import Requester
-from client_agent.requester.state import RoundPlan, Settled, Welcomed
+from client_agent.requester.study import RoundPlan, Settled, Welcomed
 from client_agent.site.events import RoundEnd
 from host.files import new_folder
 from protocol.errors import BadSignature, Clause, ProtocolViolation, UnknownResource, UnusableUpdate

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_agent.requester.openings import Openings, query_vector, seal_queries
-from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RoundPlan
 from client_agent.site.journal import StudyJournal
 from harness.attack.signed_client import opened as opened_body
 from host.randomness import SystemRandomness

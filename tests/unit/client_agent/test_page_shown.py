@@ -15,8 +15,7 @@ import pytest
 
 from client_agent.cli.agent_work import show_status
 from client_agent.net.contacts import CONTACTS, Contacts
-from client_agent.page.app import Door
-from client_agent.page.contents import remove_leftovers, zipped_model
+from client_agent.page.app import Door, remove_leftovers, zipped_model
 from client_agent.settings import load_settings
 from client_agent.site.events import (
     METRICS,
@@ -29,8 +28,7 @@ from client_agent.site.events import (
     site_values,
 )
 from client_agent.site.identity import load_identity
-from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models import Kept, KeptModel, save_kept
+from client_agent.site.journal import Kept, KeptModel, SiteState, StudyJournal, save_kept
 from client_agent.site.notifications import Problems
 from client_agent.site.privacy_budget import Steps, accountant, budget_memory, epsilon_of
 from client_agent.study.approval import known_study

@@ -11,8 +11,18 @@ import torch
 from torch import nn
 
 from client_agent.learning.data import Examples, LocalData, save_folder
-from client_agent.learning.flat_vector import layer_shapes, load_personal, load_vector, model_vector, personal_vector
-from client_agent.learning.layers import Affine, Personalised, PersonalLayer, personal_parameters, shared_parameters
+from client_agent.learning.flat_vector import (
+    Affine,
+    Personalised,
+    PersonalLayer,
+    layer_shapes,
+    load_personal,
+    load_vector,
+    model_vector,
+    personal_parameters,
+    personal_vector,
+    shared_parameters,
+)
 from client_agent.learning.learner import PersonalState
 from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.scores import value_of
@@ -34,7 +44,7 @@ DATA = Examples(
 PLUGIN = """
 import numpy as np
 import torch
-from client_agent.learning.layers import Affine
+from client_agent.learning.flat_vector import Affine
 
 class Model(torch.nn.Module):
     def __init__(self):

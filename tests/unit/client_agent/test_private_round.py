@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.learning import private_training
+from client_agent.learning import trainer
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.losses import cross_entropy
 from client_agent.learning.models import build_model, model_spec
-from client_agent.learning.private_training import NOISE_STEPS, Grid, clipped_sum, private_round
 from client_agent.learning.sampling import drawing_probability, drawn_rows, steps_of
 from client_agent.learning.torch_learner import TorchLearner
-from client_agent.learning.trainer import take, train_round
+from client_agent.learning.trainer import NOISE_STEPS, Grid, clipped_sum, private_round, take, train_round
 from protocol.arithmetic.discrete_gaussian import discrete_gaussian
 from protocol.arithmetic.ring import derive
 from protocol.errors import UnusableUpdate
@@ -85,7 +84,7 @@ def test_no_record_moves_the_sum_by_more_than_the_limit_that_the_noise_is_measur
 def test_pieces_that_fit_into_memory_add_up_to_the_same(monkeypatch):
     grid, batch = Grid.of(PRIVACY), take(data(), np.arange(40), CPU)
     whole = clipped_sum(build_model(SPEC, 3), batch, cross_entropy, grid)
-    monkeypatch.setattr(private_training, "_MOST_ENTRIES", 7 * whole.size)
+    monkeypatch.setattr(trainer, "_MOST_ENTRIES", 7 * whole.size)
 
     in_pieces = clipped_sum(build_model(SPEC, 3), batch, cross_entropy, grid)
 
@@ -105,7 +104,7 @@ def test_a_record_whose_gradient_is_no_number_adds_nothing():
 
 
 def test_a_clipped_gradient_beyond_its_limit_leaves_nothing(monkeypatch):
-    monkeypatch.setattr(private_training, "_SLACK", 1.01)
+    monkeypatch.setattr(trainer, "_SLACK", 1.01)
     with pytest.raises(UnusableUpdate, match="longer than its limit"):
         noised(data())
 
@@ -143,7 +142,7 @@ def test_local_steps_move_the_model_that_the_next_step_is_at_and_add_up():
 
 
 def test_an_empty_batch_is_noise_alone(monkeypatch):
-    monkeypatch.setattr("client_agent.learning.private_training.drawn_rows", lambda *_: np.zeros(0, dtype=np.int64))
+    monkeypatch.setattr("client_agent.learning.trainer.drawn_rows", lambda *_: np.zeros(0, dtype=np.int64))
     noise = discrete_gaussian(39, NOISE_STEPS, derive(derive(SEED, "step 0"), "noise"))
     assert np.array_equal(noised(data()), (noise * (Grid.of(PRIVACY).step / 40)).astype(np.float32))
 

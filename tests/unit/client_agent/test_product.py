@@ -24,8 +24,7 @@ from client_agent.model.prediction import features_of, kept_columns, write_predi
 from client_agent.model.site_model import HeldModel, held_model
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd, RoundRecord, site_values
-from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.models import FinishedModel
+from client_agent.site.journal import FinishedModel, SiteState, StudyJournal
 from client_agent.site.privacy_budget import Steps, epsilon_of
 from client_agent.study.privacy_spending import training_of
 from protocol.errors import ConfigurationError, StorageFull

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.contributor.consent import refused_study
+from client_agent.contributor.decisions import refused_study
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
 from client_agent.requester.measurement import RankingRound, make_judging
-from client_agent.requester.state import Refused, Settled
+from client_agent.requester.study import Refused, Settled
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
+from client_agent.study.results import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from host.files import new_folder
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import Clause, ErrorCode, NotListed, ProtocolViolation, UnknownResource

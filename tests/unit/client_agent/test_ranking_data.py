@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.cli.results import show_rankings
+from client_agent.cli.study_work import show_rankings
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, design, judging_form, ridge_model, targets
 from client_agent.requester.admission import public_text
 from client_agent.requester.measurement import make_judging
-from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
+from client_agent.study.results import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, ranking_spec
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.messages.control import RuleName, StudyEndState
 from protocol.mpc.measurement import OpenedSite
@@ -88,7 +88,7 @@ def test_losses_are_put_in_order_and_failed_sites_named() -> None:
 
 def test_a_study_that_ranks_nobody_has_no_penalty() -> None:
     with pytest.raises(ProtocolViolation, match="ranks no sites"):
-        spec_of(study_with(RuleName.FEDAVG))
+        ranking_spec(study_with(RuleName.FEDAVG))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.contributor.consent import refused_study, send_refusal
+from client_agent.contributor.decisions import refused_study, send_refusal
 from client_agent.net.watch import Stopped
 from client_agent.requester.admission import await_contributors
 from client_agent.site.events import EventKind

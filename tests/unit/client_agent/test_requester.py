@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from client_agent.requester.admission import welcome
-from client_agent.requester.own_models import keep_best
+from client_agent.requester.own_update import keep_best
 from client_agent.requester.plan import hindrance, new_plan
 from client_agent.requester.postbox import send_weights
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
-from client_agent.requester.state import Refused, RoundPlan, Settled
+from client_agent.requester.study import Refused, RoundPlan, Settled
 from client_agent.site.events import Absence, Absent, EventKind, RoundEnd
+from client_agent.site.journal import Kept, KeptModel, kept_model, load_kept
 from client_agent.site.letters import Attestation, CountedClasses, WeightMail, Welcome
-from client_agent.site.models import Kept, KeptModel, kept_model, load_kept
-from client_agent.study.attestation import checkpoint_digest
+from client_agent.study.mail import checkpoint_digest
 from harness.federation.clocks import ToldClock
 from protocol.errors import Clause, ErrorCode, PolicyRefusal
 from protocol.messages.control import (

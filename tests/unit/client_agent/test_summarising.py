@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from client_agent.cli.data import app
 from client_agent.learning.study_file import parse_study_table, study_from_toml
-from client_agent.study.summary import encode_summary, site_columns
+from client_agent.study.results import encode_summary, site_columns
 from protocol.arithmetic.ring import from_bytes, to_signed
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.policy.site_policy import SitePolicy

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from client_agent.data.prepare import write
-from client_agent.data.schema_check import require_made_by_schema
 from client_agent.data.transformation import load_transformation, transform_file
-from client_agent.learning.data import load_folder
+from client_agent.learning.data import load_folder, require_made_by_schema
 from protocol.errors import ConfigurationError
 from protocol.messages.control import TableSchema
 from tests.kit.command_line import moiety

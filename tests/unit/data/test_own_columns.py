@@ -17,7 +17,7 @@ from client_agent.data.prepare import Prepared, write
 from client_agent.data.rows import ROWS_FILE, kept_own_columns, own_columns
 from client_agent.data.site_table import PLAIN, SiteColumn, SiteTable
 from client_agent.data.transformation import transform_file
-from client_agent.study.summary import asked_of_classes
+from client_agent.study.results import asked_of_classes
 from protocol.errors import ConfigurationError
 from protocol.summary.protection import OwnColumn, Question
 from tests.unit.data.made import AGE, CHOL, GOOD, ILL, PAIN, prepare, report, schema, written
