@@ -66,9 +66,20 @@ def test_a_schedule_is_written_and_read_again() -> None:
     assert schedule.gone == {"c1", "server a"}
     with pytest.raises(ConfigurationError, match="a file is no schedule of faults"):
         Schedule.read("{}", "a file")
-    upgrade = {"fault": "upgrade", "who": "server a", "at_s": 0.1, "for_s": 1.0}
-    with pytest.raises(ConfigurationError, match="faults of level 'servers' alone"):
-        Schedule.read(json.dumps({"seed": 1, "delays_s": 0.1, "level": "studies", "faults": [upgrade]}), "a file")
+
+
+@pytest.mark.parametrize(
+    ("fault", "refused"),
+    [
+        ({"fault": "upgrade", "at_s": 0.1, "for_s": 1.0}, "faults of level 'servers' alone"),
+        ({"fault": "lies", "lies": ["malformed"]}, "faults of level 'servers' alone"),
+        ({"fault": "crash", "point": "nowhere", "of_point": 0, "for_s": 1.0}, "before_announcement_stored"),
+    ],
+)
+def test_a_fault_that_would_do_nothing_is_refused(fault: dict[str, object], refused: str) -> None:
+    schedule = {"seed": 1, "delays_s": 0.1, "level": "studies", "faults": [{"who": "server a", **fault}]}
+    with pytest.raises(ConfigurationError, match=refused):
+        Schedule.read(json.dumps(schedule), "a file")
 
 
 @pytest.mark.parametrize("needed", [set(), {7}, {0, 19}, {3, 4, 11}])

@@ -18,6 +18,7 @@ from harness.faults.promises import Repeats, SignedOnce
 from harness.faults.schedule import (
     Away,
     Crashed,
+    FaultyNetwork,
     Full,
     Level,
     Lie,
@@ -29,6 +30,7 @@ from harness.faults.schedule import (
     Stepped,
     Timed,
 )
+from harness.faults.servers_alone import ServersAlone
 from harness.faults.simulation import Simulated
 from harness.faults.simulator import replayed, simulated
 from protocol.messages.control import OutcomeCause, RoundOutcome, RoundState, sign
@@ -45,7 +47,7 @@ def servers(*faults: Away | Crashed | Full | Lies | Migrated | Parted | Stepped)
 
 
 def crashed(who: str, point: Point) -> Crashed:
-    return Crashed(who=who, point=point.value, of_point=0, for_s=0.1)
+    return Crashed(who=who, point=point, of_point=0, for_s=0.1)
 
 
 def test_a_seed_has_one_order_of_events() -> None:
@@ -101,8 +103,17 @@ def test_a_fault_in_the_code_is_seen(name: str, crash: Crashed | None, promise: 
 def test_what_a_site_lies_is_refused_and_changes_nothing() -> None:
     found = replayed(servers(Lies(who="c2", lies=tuple(Lie))))
     assert (found.failed, found.ends) == ((), _COMPLETED)
-    told = {f"lie: {lie}" for lie in Lie} - {f"lie: {Lie.TWO_FACES}"}
-    assert {"lie: malformed", "lie: for another round", "lie: an end of a contributor"} <= set(found.injected) <= told
+    assert set(found.injected) == {f"lie: {lie}" for lie in Lie}
+
+
+def test_a_site_with_two_faces_is_left_out_of_every_sum_and_seen_where_it_is_not() -> None:
+    schedule = servers(Lies(who="c2", lies=(Lie.TWO_FACES,)))
+    run = ServersAlone(schedule, FaultyNetwork(schedule))
+    found = run.run()
+    assert (found.failed, found.ends) == ((), _COMPLETED)
+    assert [set(sites) for sites, _ in run.sites["requester"].journal.sums.values()] == [{"requester", "c1"}] * 2
+    with taken_out(_BY_NAME["cohort not compared"].put_in):
+        assert "another sum" in replayed(schedule).promises
 
 
 def test_a_lie_that_is_taken_is_seen() -> None:
