@@ -18,6 +18,7 @@ from unittest import mock
 import httpx
 from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from harness.faults.prepared_servers import MADE_ONCE, Federation, one_back
@@ -75,7 +76,8 @@ class Pair(ServerPair):
         points = Reaching(side, self._reached, self._counted)
         with mock.patch("servers.server.failpoints_of", return_value=points), MADE_ONCE.shared():
             app = create_app(self.settings[side], clock=self.clock_of(f"server {side.value}").now, transfer=DEALT)
-            self._inside[side] = MADE_ONCE.inside(app)
+        handler: Any = app.exception_handlers[Exception]
+        self._inside[side] = ServerErrorMiddleware(app.enclosed, handler=handler)
         return app
 
     def start(self, side: Side) -> None:
