@@ -11,11 +11,12 @@ import pytest
 
 from harness.attack.attack import taken_out
 from harness.faults import simulator
-from harness.faults.drawing import Drawn
+from harness.faults.drawing import POINTS, Drawn
 from harness.faults.isolation import Observer, update_of
 from harness.faults.prepared_servers import DIMENSION, federation
 from harness.faults.promises import Repeats, SignedOnce
 from harness.faults.schedule import (
+    SERVERS,
     Away,
     Crashed,
     FaultyNetwork,
@@ -40,6 +41,7 @@ from tests.kit.mutations import MUTATIONS, Mutation, on_servers, seen
 
 _BY_NAME = {one.name: one for one in MUTATIONS}
 _COMPLETED = ("completed: all rounds are done",)
+_GROUPS = 6
 
 
 def servers(*faults: Away | Crashed | Full | Lies | Migrated | Parted | Stepped) -> Schedule:
@@ -76,6 +78,16 @@ def test_promises_hold_after_crashes_a_full_disk_a_jump_and_an_hour_apart() -> N
         "parted",
         "crash at after_opening_stored",
     } <= set(found.injected)
+
+
+@pytest.mark.parametrize("first", range(_GROUPS))
+def test_promises_hold_after_both_servers_crash_at_every_point(first: int) -> None:
+    """Several points in one study; the first crash ends an attempt, so that the points around an end are reached."""
+    points = POINTS[first::_GROUPS]
+    crashes = [crashed(who, point) for who in SERVERS for point in points]
+    found = replayed(servers(*{crashed("server a", Point.AFTER_CORRELATIONS_MARKED): None, **dict.fromkeys(crashes)}))
+    assert (found.failed, found.ends) == ((), _COMPLETED)
+    assert {f"crash at {point}" for point in points} <= set(found.injected)
 
 
 def test_no_round_waits_for_the_hour_that_a_clock_was_slow() -> None:
