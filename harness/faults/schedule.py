@@ -302,6 +302,8 @@ class FaultyNetwork(Judge):
             self.injected["parted"] += 1
             return Fate(arrives=False)
         fate = self._draw(passing)
+        if fate is not None and fate.cut_to < 1 and not (fate.breaks_off or passing.length_bytes):
+            fate = None  # an empty body cannot be cut
         if fate is not None:
             sender, to, kind, of_kind = named(passing)
             self.found.append(Troubled(sender=sender, to=to, kind=kind, of_kind=of_kind, fate=fate))

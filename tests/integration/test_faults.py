@@ -14,7 +14,18 @@ from harness.attack.attack import taken_out
 from harness.faults import cli
 from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn
-from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Shrinking, Stepped, Troubled, shortest
+from harness.faults.schedule import (
+    Away,
+    FaultyNetwork,
+    Full,
+    Level,
+    Parted,
+    Schedule,
+    Shrinking,
+    Stepped,
+    Troubled,
+    shortest,
+)
 from harness.faults.simulation import Faults, Simulated, Tally
 from harness.faults.simulator import replayed
 from harness.federation.network import Fate, Passing
@@ -80,6 +91,15 @@ def test_a_fault_that_would_do_nothing_is_refused(fault: dict[str, object], refu
     schedule = {"seed": 1, "delays_s": 0.1, "level": "studies", "faults": [{"who": "server a", **fault}]}
     with pytest.raises(ConfigurationError, match=refused):
         Schedule.read(json.dumps(schedule), "a file")
+
+
+@pytest.mark.parametrize(("length_bytes", "injected"), [(0, {}), (10, {"request cut": 1})])
+def test_a_cut_of_nothing_counts_for_nothing(length_bytes: int, injected: dict[str, int]) -> None:
+    network = FaultyNetwork(
+        a_schedule(Troubled(sender="c1", to=Side.A, kind="output", of_kind=0, fate=Fate(cut_to=0.5)))
+    )
+    network.fate(Passing("c1", Side.A, 0, length_bytes, 0, "output"))
+    assert network.injected == injected
 
 
 @pytest.mark.parametrize("needed", [set(), {7}, {0, 19}, {3, 4, 11}])
