@@ -6,13 +6,14 @@ For servers in one process only, which see each other's memory anyway; a deploye
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -27,6 +28,7 @@ from harness.federation.learners import light_sites
 from harness.federation.network import Carrier, Network, Slowly, Untroubled
 from harness.federation.processes import FederationSpec, RunningFederation
 from host.clock import Clock
+from host.files import private_folder
 from protocol.arithmetic.ring import derive
 from protocol.messages.control import Roster
 from protocol.mpc.product import dealer_pair
@@ -46,6 +48,7 @@ from servers.app import create_app
 from servers.correlations import Transfer
 from servers.settings import ServerSettings
 from servers.settings import load_settings as server_settings
+from servers.store.migrate import upgrade
 
 T = TypeVar("T")
 _NOTHING = np.zeros(0, dtype=np.uint64)
@@ -266,6 +269,23 @@ async def _live(app: FastAPI) -> None:
             await asyncio.Event().wait()
 
 
+def _begin_migrated(settings: ServerSettings) -> None:
+    """To apply every migration takes a new server twice as long as all else of its start."""
+    file = settings.data_dir / "server.db"
+    if settings.database_url is None and not file.exists():
+        private_folder(settings.data_dir)
+        file.write_bytes(_migrated())
+
+
+@cache
+def _migrated() -> bytes:
+    """A database of the newest schema with nothing in it."""
+    with tempfile.TemporaryDirectory(prefix="moiety-schema-") as folder:
+        path = Path(folder) / "server.db"
+        upgrade(f"sqlite:///{path}")
+        return path.read_bytes()
+
+
 class AppsInMemory(ServerPair):
     """Both servers in a thread of their own, from the settings that processes would read."""
 
@@ -274,6 +294,8 @@ class AppsInMemory(ServerPair):
     ) -> None:
         """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
         super().__init__({side: server_settings(configs[side]) for side in Side}, network)
+        for of_side in self.settings.values():
+            _begin_migrated(of_side)
         self.addresses = {settings.public_url: side for side, settings in self.settings.items()}
         self._transfer = transfer
         self._over = asyncio.Event()
