@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
 
@@ -27,7 +27,7 @@ from host.files import is_full
 from protocol.channel.signing import require_own_version
 from protocol.errors import ErrorCode, MoietyError, OtherVersion, Unavailable
 from servers.api import enrolment, health, mail, peer, rounds, studies
-from servers.api.direct import PublicApplication
+from servers.api.direct import Direct, PublicApplication
 from servers.api.responses import problem_answer
 from servers.background.duties import Duties, end_all, follow_roster
 from servers.background.processes import Hearing, drive_in_turn
@@ -44,6 +44,18 @@ from servers.status import Readiness, make_token
 _UPLOADS_LOOKED_AT_EVERY_S = 60.0
 _LOGGED_CHARACTERS = 200
 _log = log.logger("http")
+_OPEN_TO_ALL = (
+    studies.router,
+    studies.roster_router,
+    studies.sessions_router,
+    rounds.receipts_router,
+    mail.router,
+    rounds.router,
+    rounds.uploads_router,
+    health.alive,
+    enrolment.router,
+)
+_ROUTERS = (*_OPEN_TO_ALL, peer.router)
 
 
 def create_app(
@@ -52,7 +64,7 @@ def create_app(
     clock: Callable[[], float] = time.time,
     to_peer: httpx.AsyncBaseTransport | None = None,
     transfer: Transfer = OBLIVIOUS,
-) -> FastAPI:
+) -> PublicApplication:
     """The application; state and background tasks begin with its lifespan.
 
     Clock, way to the peer (None: TLS, as the settings say) and oblivious transfer are arguments for whoever runs both
@@ -75,16 +87,19 @@ def create_app(
     """Ends this process; whoever serves the application sets it."""
     enrols = settings.card is not None and settings.role is not Role.UPLOAD
     app.state.desk = None if not enrols else enrolment.OpenDesk(Desk(settings, clock))
-    of_rounds = (rounds.receipts_router, mail.router, rounds.router, rounds.uploads_router)
-    of_sites = (studies.router, studies.roster_router, studies.sessions_router, *of_rounds, health.alive)
-    open_to_all = (*of_sites, enrolment.router)
-    for router in (*open_to_all, peer.router):
+    for router in _ROUTERS:
         app.include_router(router)
-    server.metrics.expect_routes([name for router in open_to_all for name in _names(router)], _names(peer.router))
+    server.metrics.expect_routes([name for one in _OPEN_TO_ALL for name in _names(one)], _names(peer.router))
     app.add_middleware(CountTraffic, metrics=server.metrics)
-    _handle_errors(app, server, (*open_to_all, peer.router))
-    app.take_envelopes(server, (*open_to_all, peer.router), partial(CountTraffic, metrics=server.metrics))
+    _handle_errors(app, server, _ROUTERS)
+    app.take_envelopes(server, _direct(), partial(CountTraffic, metrics=server.metrics))
     return app
+
+
+@cache
+def _direct() -> Direct:
+    """Work out the ways to all routes, which takes as long as all else of an application."""
+    return Direct(_ROUTERS)
 
 
 def _names(router: APIRouter) -> list[str]:

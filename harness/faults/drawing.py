@@ -157,12 +157,10 @@ _TOGETHER_S: Final = 0.01
 """Most copies come in while the first one does: that takes as long."""
 _LASTS: Final = 12.0
 """A round takes about so many delays."""
-_NOT_HERE: Final = frozenset({"disk_full", "upload_midway"})
+_NOT_HERE: Final = frozenset({Point.DISK_FULL, Point.UPLOAD_MIDWAY})
 _OF_OTHER_ROUNDS: Final = ("mail", "half", "tag", "go_", "sum_signed")
 POINTS: Final = tuple(
-    point.value
-    for point in Point
-    if point.value not in _NOT_HERE and not any(word in point.value for word in _OF_OTHER_ROUNDS)
+    point for point in Point if point not in _NOT_HERE and not any(word in point for word in _OF_OTHER_ROUNDS)
 )
 """Failpoints that a round of scripted sites reaches."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,11 +16,8 @@ from unittest import mock
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from fastapi import APIRouter, FastAPI
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.util import LRUCache
-from starlette.middleware.errors import ServerErrorMiddleware
-from starlette.types import ASGIApp
 
 from harness.engine.parties import Parties, SiteEntry, make_parties
 from harness.faults.schedule import NEWCOMER, Party, RosterChanged
@@ -45,8 +42,6 @@ from protocol.roster.chain import RosterChain, Wanted, claimed, dump_chain, prop
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
 from servers import server
-from servers.api import direct
-from servers.api.direct import Direct
 from servers.identity.roster import load_identity
 from servers.server import open_server
 from servers.settings import ServerSettings, load_settings
@@ -181,19 +176,9 @@ _STATEMENTS: Final = 1000
 class MadeOnce:
     """Objects made once in a process. Keys and rosters are checked again once a byte of their files has changed."""
 
-    _routes: list[Any] = field(default_factory=list)
-    _directs: list[Direct] = field(default_factory=list)
     _dialects: list[Any] = field(default_factory=list)
     _compiled: LRUCache[Any, Any] = field(default_factory=lambda: LRUCache(_STATEMENTS))
     _identities: dict[tuple[object, ...], _Identity] = field(default_factory=dict)
-
-    def inside(self, app: FastAPI) -> ASGIApp:
-        """Return the inside of an application: its answer to a request once the envelope is open."""
-        self._routes = self._routes or app.router.routes
-        app.router.routes = self._routes
-        opened: ASGIApp = direct._Enclosed(app, self._directs[0])
-        handler: Any = app.exception_handlers[Exception]
-        return ServerErrorMiddleware(opened, handler=handler)
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -201,13 +186,8 @@ class MadeOnce:
         with (
             mock.patch.object(server, "load_identity", self._identity),
             mock.patch.object(database, "create_engine", self._engine),
-            mock.patch.object(direct, "Direct", self._direct),
         ):
             yield
-
-    def _direct(self, routers: Sequence[APIRouter]) -> Direct:
-        self._directs = self._directs or [Direct(routers)]
-        return self._directs[0]
 
     def _engine(self, url: str) -> Engine:
         engine = create_engine(url)

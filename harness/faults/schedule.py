@@ -31,6 +31,7 @@ from host.failpoints import Failpoints
 from host.frozen import Frozen
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
+from servers.failpoints import Point
 
 FORMAT: Final = "moiety-schedule/1"
 FOR_GOOD: Final = None
@@ -106,7 +107,7 @@ class Crashed(Frozen):
 
     fault: Literal["crash"] = "crash"
     who: Party
-    point: str
+    point: Point
     of_point: int
     for_s: float
 
@@ -179,8 +180,9 @@ class Schedule(Frozen):
 
     @model_validator(mode="after")
     def _of_its_level(self) -> Schedule:
-        if self.level is Level.STUDIES and any(isinstance(one, Migrated | RosterChanged) for one in self.faults):
-            raise ValueError("upgrades and changes of the roster are faults of level 'servers' alone")
+        of_servers = [one for one in self.faults if isinstance(one, Crashed | Lies | Migrated | RosterChanged)]
+        if self.level is Level.STUDIES and of_servers:
+            raise ValueError("crashes, lies, upgrades and changes of the roster are faults of level 'servers' alone")
         return self
 
     def delays(self, passing: Passing) -> tuple[float, float]:
@@ -300,6 +302,8 @@ class FaultyNetwork(Judge):
             self.injected["parted"] += 1
             return Fate(arrives=False)
         fate = self._draw(passing)
+        if fate is not None and fate.cut_to < 1 and not (fate.breaks_off or passing.length_bytes):
+            fate = None  # an empty body cannot be cut
         if fate is not None:
             sender, to, kind, of_kind = named(passing)
             self.found.append(Troubled(sender=sender, to=to, kind=kind, of_kind=of_kind, fate=fate))

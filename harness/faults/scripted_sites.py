@@ -256,6 +256,9 @@ class ScriptedSite:
 
 
 _ANOTHER: Final = "another"
+_FACE: Final = "face"
+_AFTER: Final = frozenset({Lie.ANOTHER_FOR_THE_SAME, Lie.DOUBLED, Lie.TWO_FACES})
+"""Lies that come once the site's own contribution is taken."""
 
 
 class LyingSite(ScriptedSite):
@@ -268,36 +271,40 @@ class LyingSite(ScriptedSite):
         if view.announcement.message.roster_head not in (None, *self.journal.chain.digests):
             return
         place = f"{view.round} {view.attempt} {side.value}"
-        for lie in sorted(self.lies - {Lie.ANOTHER_FOR_THE_SAME, Lie.DOUBLED}):
+        for lie in sorted(self.lies - _AFTER):
             await self._tell(lie, side, view, place)
         await super().contribute(side, view)
         if (f"contribution {place}", side) in self.journal.acknowledged:
-            for lie in sorted(self.lies & {Lie.ANOTHER_FOR_THE_SAME, Lie.DOUBLED}):
+            for lie in sorted(self.lies & _AFTER):
                 await self._tell(lie, side, view, place)
 
     def _shares(self, announcement: Announcement, attempt: int, name: str) -> dict[Side, bytes]:
-        """One that shows each server another face shares two different updates."""
+        """A two-faced site sends server B a sound share of another update: what is sent stands in the journal."""
         made = super()._shares(announcement, attempt, name)
-        if Lie.TWO_FACES not in self.lies:
-            return made
-        return {Side.A: made[Side.A], Side.B: self._another(announcement, attempt)[Side.B]}
+        if Lie.TWO_FACES in self.lies:
+            made[Side.B] = self._another(_FACE, announcement, attempt)[Side.B]
+            self.journal.sent[f"{name} {Side.B.value}"] = made[Side.B]
+        return made
 
-    def _another(self, announcement: Announcement, attempt: int) -> dict[Side, bytes]:
-        update = self.update(announcement.round) + self.update(announcement.round + 100)
-        return self.made(f"{_ANOTHER} {announcement.round} {attempt}", update, announcement, attempt)
+    def _another(self, name: str, announcement: Announcement, attempt: int) -> dict[Side, bytes]:
+        """A sound contribution of another update, one for each name."""
+        later = announcement.round + (200 if name == _FACE else 100)
+        update = self.update(announcement.round) + self.update(later)
+        return self.made(f"{name} {announcement.round} {attempt}", update, announcement, attempt)
 
     async def _tell(self, lie: Lie, side: Side, view: RoundView, place: str) -> None:
-        if lie is Lie.TWO_FACES or self.journal.sent.setdefault(f"lie {lie} {place}", b"") != b"":
+        if self.journal.sent.setdefault(f"lie {lie} {place}", b"") != b"":
             return
-        method, target, body = self._words(lie, side, view)
-        try:
-            answer = await self.ask(side, method, target, body, "lie")
-        except httpx.TransportError:
-            return
+        if lie is not Lie.TWO_FACES:  # its shares are all that it says
+            method, target, body = self._words(lie, side, view)
+            try:
+                answer = await self.ask(side, method, target, body, "lie")
+            except httpx.TransportError:
+                return
+            if answer.is_success and lie is not Lie.DOUBLED:
+                self.wrong.append(f"took a lie: server {side.value} took {lie.value} of {self.name}")
         self.journal.sent[f"lie {lie} {place}"] = b"told"
         self.told[f"lie: {lie}"] += 1
-        if answer.is_success and lie is not Lie.DOUBLED:
-            self.wrong.append(f"took a lie: server {side.value} took {lie.value} of {self.name}")
 
     def _words(self, lie: Lie, side: Side, view: RoundView) -> tuple[str, str, bytes]:
         """Method, address and body."""
@@ -319,7 +326,7 @@ class LyingSite(ScriptedSite):
     def _share(self, lie: Lie, side: Side, view: RoundView) -> bytes:
         announcement, attempt = view.announcement.message, view.attempt
         if lie is Lie.ANOTHER_FOR_THE_SAME:
-            return self._another(announcement, attempt)[side]
+            return self._another(_ANOTHER, announcement, attempt)[side]
         both = self._shares(announcement, attempt, f"contribution {view.round} {attempt}")
         if lie is Lie.MALFORMED:
             half = len(both[side]) // 2

@@ -8,26 +8,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from unittest import mock
 
 import httpx
 from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from harness.engine.parties import Parties
-from harness.faults.prepared_servers import MADE_ONCE, one_back
+from harness.faults.prepared_servers import MADE_ONCE, Federation, one_back
 from harness.faults.schedule import Died, PowerCut, Reaching
 from harness.faults.simulation import STARTED_AGAIN_S
-from harness.federation.clocks import SIDE, VirtualClock, VirtualLoop
-from harness.federation.network import Carrier, Network
-from harness.federation.server_apps import DEALT, answer_to, scope_of
+from harness.federation.network import Network
+from harness.federation.server_apps import DEALT, ServerPair, answer_to, scope_of
 from protocol.channel.commitment import MessageDigest, head_digest
 from protocol.channel.message import unpack_frame
 from protocol.channel.sealing import SealedMessage
@@ -42,11 +40,9 @@ from servers.peer_client import Method, PeerClient
 from servers.problems import error_from
 from servers.rounds.intake import Caller
 from servers.server import Server
-from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 
-T = TypeVar("T")
 _PATIENCE_S: Final = 40.0
 _UNEXPECTED: Final = 500
 _STRANGER: Final = 401
@@ -54,24 +50,13 @@ _MOST_VAIN_STARTS: Final = 200
 """A server that fails to start so often in a row has no disk that is merely full for a time."""
 
 
-class Pair:
+class Pair(ServerPair):
     """``at_point`` is asked at every failpoint for how long the server is to be away, None where it goes on."""
 
-    def __init__(
-        self,
-        settings: dict[Side, ServerSettings],
-        parties: Parties,
-        clock: VirtualClock,
-        loop: VirtualLoop,
-        network: Network,
-        at_point: Callable[[Side, str, int], float | None],
-    ) -> None:
-        self.settings, self.parties, self.clock, self.loop = settings, parties, clock, loop
-        self.off_s: Counter[str] = Counter()
-        self.apps: dict[Side, FastAPI] = {}
+    def __init__(self, made: Federation, network: Network, at_point: Callable[[Side, str, int], float | None]) -> None:
+        super().__init__(made.settings, network)
+        self._operator_a = made.first.head.operator_a.name
         self._inside: dict[Side, ASGIApp] = {}
-        self.living: set[Side] = set()
-        self.started: Counter[Side] = Counter()
         self.power = PowerCut()
         self.products_sent: list[Products] = []
         self.errors: list[str] = []
@@ -81,32 +66,23 @@ class Pair:
         self.of_schema_before: set[Side] = set()
         self._put_back: set[Side] = set()
         self._vain_starts: Counter[Side] = Counter()
-        self._carrier = Carrier(network, clock)
         self._away: Counter[Side] = Counter()
         self._at_point = at_point
         self._counted: Counter[tuple[Side, str]] = Counter()
-        self._lives: dict[Side, asyncio.Task[None]] = {}
-        self._carried: set[asyncio.Task[httpx.Response]] = set()
 
     # --- starting and dying ---
 
-    def start(self, side: Side) -> None:
-        """Raises: MoietyError, OSError, when it cannot"""
-
-        def clock() -> float:
-            return self.clock.now() + self.off_s[f"server {side.value}"]
-
+    def made(self, side: Side) -> FastAPI:
         points = Reaching(side, self._reached, self._counted)
-        with (
-            mock.patch("servers.server.failpoints_of", return_value=points),
-            MADE_ONCE.shared(),
-        ):
-            app = create_app(self.settings[side], clock=clock, transfer=DEALT)
-            self.apps[side], self._inside[side] = app, MADE_ONCE.inside(app)
-            self.living.add(side)
-            self.started[side] += 1
-            self._lives[side] = self.task(self._live(app), side)
-            self._lives[side].add_done_callback(self._ended)
+        with mock.patch("servers.server.failpoints_of", return_value=points), MADE_ONCE.shared():
+            app = create_app(self.settings[side], clock=self.clock_of(f"server {side.value}").now, transfer=DEALT)
+        handler: Any = app.exception_handlers[Exception]
+        self._inside[side] = ServerErrorMiddleware(app.enclosed, handler=handler)
+        return app
+
+    def start(self, side: Side) -> None:
+        super().start(side)
+        self._lives[side].add_done_callback(self._ended)
         self.on_start(side)
 
     def _ended(self, life: asyncio.Task[None]) -> None:
@@ -131,26 +107,11 @@ class Pair:
             self.of_schema_before.discard(side)
             self._put_back.discard(side)
 
-    async def _live(self, app: FastAPI) -> None:
-        context = app.router.lifespan_context(app)
-        await context.__aenter__()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await context.__aexit__(None, None, None)
-
-    def task(self, doing: Coroutine[Any, Any, T], side: Side | None) -> asyncio.Task[T]:
-        """Work that dies with this server, or with none."""
-        context = copy_context()
-        context.run(SIDE.set, side)
-        return self.loop.create_task(doing, context=context)
-
     def goes(self, side: Side) -> None:
         """The machine loses its power."""
         self._away[side] += 1
         if side in self.living:
-            self.living.discard(side)
-            self.loop.dies(side)
+            self.die(side)
             self.power.cut(self.settings[side].data_dir / "shares")
 
     def comes_back(self, side: Side) -> None:
@@ -192,26 +153,17 @@ class Pair:
         kind: str,
         signed: tuple[DigestField, bytes],
     ) -> httpx.Response:
-        name = f"server {Side.A.value}" if who.name == self.parties.roster.message.operator_a.name else who.name
-        sent_s = self.clock.now() + self.off_s[name]
+        name = f"server {Side.A.value}" if who.name == self._operator_a else who.name
         self.on_sent(body)
         caller = Caller(who, signed[1], signed[0])
-        told = {"purpose": kind, "caller": caller, "sent_s": sent_s, "timeout": {"read": _PATIENCE_S}}
-        request = httpx.Request(method, _url(f"http://a{target}"), content=body, extensions=told)
-        going = self._carrier.carry(request, name, side, partial(self._deliver, side))
-        carried = self.task(going, None)
-        self._carried.add(carried)
-        carried.add_done_callback(self._arrived)
-        return await asyncio.shield(carried)
-
-    def _arrived(self, carried: asyncio.Task[httpx.Response]) -> None:
-        """Whoever asked may be gone: then nobody else looks at the error."""
-        self._carried.discard(carried)
-        if not carried.cancelled():
-            carried.exception()
+        told = {"purpose": kind, "caller": caller, "sent_s": self.clock_of(name).now()}
+        request = httpx.Request(
+            method, _url(f"http://a{target}"), content=body, extensions={**told, "timeout": {"read": _PATIENCE_S}}
+        )
+        return await self.carrier.carry(request, name, side, partial(self._deliver, side))
 
     async def _deliver(self, side: Side, request: httpx.Request) -> httpx.Response:
-        here_s = self.clock.now() + self.off_s[f"server {side.value}"]
+        here_s = self.clock_of(f"server {side.value}").now()
         if side not in self.living or abs(here_s - request.extensions["sent_s"]) > MAX_AGE_S:
             raise httpx.ConnectError("nobody answers")
         server: Server = self.apps[side].state.server
@@ -219,33 +171,33 @@ class Pair:
         if _key_of(server, who.key_id) is None:  # as the envelope's signature is checked
             return httpx.Response(_STRANGER)
         removed = server.chain.head.party(who.name) is None
-        left: list[httpx.Response] = []
-        doing = self.task(_answer(self.apps[side], self._inside[side], request, left), side)
-        await asyncio.wait([doing])
-        if not doing.cancelled():
-            doing.exception()  # whatever the application raises after its answer
-        if not left:
-            raise httpx.ReadError("the server died, or answered nothing")
-        self.on_sent(left[0].content)
-        if left[0].status_code == _UNEXPECTED:
+        answer = await self.answer(side, request)
+        self.on_sent(answer.content)
+        if answer.status_code == _UNEXPECTED:
             self.errors.append(f"error: server {side.value} answered 500 to {request.extensions['purpose']}")
-        if removed and left[0].is_success:
+        if removed and answer.is_success:
             self.errors.append(
                 f"removed: server {side.value} took {request.extensions['purpose']} of {who.name}, whom its roster "
                 "does not have any more"
             )
         if side in self.living:
-            self.on_answer(self.apps[side].state.server, request, left[0])
-        return left[0]
+            self.on_answer(self.apps[side].state.server, request, answer)
+        return answer
 
-    async def close(self) -> None:
-        await self._carrier.close()
-        for side in Side:
-            self.living.discard(side)
-            self.loop.dies(side)
-        for carried in self._carried:
-            carried.cancel()
-        await asyncio.gather(*self._lives.values(), *self._carried, return_exceptions=True)
+    async def respond(self, side: Side, request: httpx.Request, left: list[httpx.Response]) -> None:
+        """A body comes in two pieces, and others have their turn between."""
+        half = len(request.content) // 2
+        coming = [request.content[half:], request.content[:half]]
+
+        async def receive() -> dict[str, Any]:
+            if len(coming) == 1:
+                await asyncio.sleep(0.01)
+            if not coming:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": coming.pop(), "more_body": bool(coming)}
+
+        asked = {"headers": [], "app": self.apps[side], ENCLOSED: request.extensions["caller"]}
+        await answer_to(self._inside[side], scope_of(request) | asked, receive, left)
 
 
 @lru_cache(maxsize=1000)
@@ -260,22 +212,6 @@ def _digest(field: DigestField, body: bytes) -> bytes:
     digest = MessageDigest()
     digest.update(body)
     return digest.digest()
-
-
-async def _answer(app: FastAPI, inside: ASGIApp, request: httpx.Request, left: list[httpx.Response]) -> None:
-    """A body comes in two pieces, and others have their turn between."""
-    half = len(request.content) // 2
-    coming = [request.content[half:], request.content[:half]]
-
-    async def receive() -> dict[str, Any]:
-        if len(coming) == 1:
-            await asyncio.sleep(0.01)
-        if not coming:
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": coming.pop(), "more_body": bool(coming)}
-
-    scope = {**scope_of(request), "headers": [], "app": app, ENCLOSED: request.extensions["caller"]}
-    await answer_to(inside, scope, receive, left)
 
 
 _USED = SqlStore.correlations_used

@@ -33,7 +33,7 @@ from harness.faults.scripted_requester import PLAIN, ScriptedRequester
 from harness.faults.scripted_sites import Journal, LyingSite, Script, ScriptedSite
 from harness.faults.server_pair import Pair
 from harness.faults.simulation import WITHIN_S, Action, Simulated, Simulation
-from harness.federation.clocks import VirtualClock, VirtualLoop, at_once
+from harness.federation.clocks import at_once
 from protocol.sharing import Side
 
 _ROUNDS: Final = 2
@@ -53,12 +53,13 @@ class ServersAlone(Simulation):
     def __init__(self, schedule: Schedule, network: FaultyNetwork) -> None:
         made = federation()
         made.clean()
-        self.clock = VirtualClock()
-        self.loop = VirtualLoop(self.clock)
         self.network, self.schedule = network, schedule
-        self.crashes = {(one.who, one.point, one.of_point): one for one in schedule.faults if isinstance(one, Crashed)}
-        self.pair = Pair(made.settings, made.parties, self.clock, self.loop, network, self._at_point)
-        self.off_s = self.pair.off_s
+        crashes = [one for one in schedule.faults if isinstance(one, Crashed)]
+        self.crashes: dict[tuple[Party, str, int], Crashed] = {
+            (one.who, one.point, one.of_point): one for one in crashes
+        }
+        self.pair = Pair(made, network, self._at_point)
+        self.clock, self.loop, self.off_s = self.pair.clock, self.pair.loop, self.pair.off_s
         smooth = 0.0 if schedule.smooth is None else schedule.smooth
         self._update = update_of(smooth, DIMENSION)
         observer = None if schedule.smooth is None else Observer(self._update, SITES[0])

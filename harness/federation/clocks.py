@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -17,13 +17,19 @@ from host.clock import Clock, SystemClock
 from protocol.sharing import Side
 
 T = TypeVar("T")
-SIDE: Final[ContextVar[Side | None]] = ContextVar("side", default=None)
-"""The server whose work a task does: the task dies with it."""
-
 START_S: Final = 1_800_000_000.0
 _ANYIO: Final = "AnyIO worker"
 _LOOK_AGAIN_S: Final = 0.002
 _STUCK_AFTER_S: Final = 60.0
+SIDE: Final[ContextVar[Side | None]] = ContextVar("side", default=None)
+"""The server whose work a task does: the task dies with it."""
+
+
+def work_of(side: Side | None) -> Context:
+    """Return a context for the work of a server, or of nobody who dies."""
+    context = copy_context()
+    context.run(SIDE.set, side)
+    return context
 
 
 class ToldClock(SystemClock):

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import httpx
 
+from harness.federation.clocks import work_of
 from host.clock import Clock
 from protocol.channel.signing import MAX_AGE_S
 from protocol.sharing import Side
@@ -196,7 +197,7 @@ class Carrier:
         self._network.arrived(passing, after_s, await deliver(request))
 
     def _started(self, coming: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(coming)
+        task = asyncio.get_running_loop().create_task(coming, context=work_of(None))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -6,14 +6,16 @@ For servers in one process only, which see each other's memory anyway; a deploye
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AsyncExitStack, suppress
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import anyio.to_thread
 import httpx
@@ -21,11 +23,12 @@ import numpy as np
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive
 
-from harness.federation.clocks import SteppedClock, VirtualClock, VirtualLoop
+from harness.federation.clocks import SteppedClock, VirtualClock, VirtualLoop, work_of
 from harness.federation.learners import light_sites
 from harness.federation.network import Carrier, Network, Slowly, Untroubled
 from harness.federation.processes import FederationSpec, RunningFederation
 from host.clock import Clock
+from host.files import private_folder
 from protocol.arithmetic.ring import derive
 from protocol.messages.control import Roster
 from protocol.mpc.product import dealer_pair
@@ -43,8 +46,11 @@ from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
 from servers.app import create_app
 from servers.correlations import Transfer
+from servers.settings import ServerSettings
 from servers.settings import load_settings as server_settings
+from servers.store.migrate import upgrade
 
+T = TypeVar("T")
 _NOTHING = np.zeros(0, dtype=np.uint64)
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
 
@@ -196,28 +202,103 @@ def scope_of(request: httpx.Request) -> dict[str, Any]:
     }
 
 
-class AppsInMemory:
-    """Both servers' applications on a virtual clock, from the settings that processes would read."""
+class ServerPair(ABC):
+    """Both servers' applications in one event loop, on a virtual clock; each dies, and starts again over its files."""
+
+    def __init__(self, settings: Mapping[Side, ServerSettings], network: Network | None = None) -> None:
+        self.settings = settings
+        self.clock = VirtualClock()
+        self.loop = VirtualLoop(self.clock)
+        self.off_s: Counter[str] = Counter()
+        """Seconds by which a party's own clock is off: a site's, or "server a"."""
+        self.carrier = Carrier(network or Untroubled(), self.clock)
+        self.apps: dict[Side, FastAPI] = {}
+        self.living: set[Side] = set()
+        self._lives: dict[Side, asyncio.Task[None]] = {}
+
+    def clock_of(self, party: str) -> Clock:
+        """Return the time as this party takes it."""
+        return SteppedClock(self.clock, lambda: self.off_s[party])
+
+    @abstractmethod
+    def made(self, side: Side) -> FastAPI:
+        """Return a new application over the server's database and files. Raises: MoietyError, OSError"""
+
+    @abstractmethod
+    async def respond(self, side: Side, request: httpx.Request, left: list[httpx.Response]) -> None:
+        """Have a server answer; ``left`` gets the answer once all of it has left, whatever the server does then."""
+
+    def start(self, side: Side) -> None:
+        """Begin a server's life. Raises: MoietyError, OSError"""
+        self.apps[side] = self.made(side)
+        self.living.add(side)
+        self._lives[side] = self.task(_live(self.apps[side]), side)
+
+    def die(self, side: Side) -> None:
+        """Cancel all that a server does: whoever waits for its answer hears that the connection broke."""
+        self.living.discard(side)
+        self.loop.dies(side)
+
+    async def answer(self, side: Side, request: httpx.Request) -> httpx.Response:
+        """Raises: httpx.TransportError, when nobody lives there, or dies meanwhile"""
+        if side not in self.living:
+            raise httpx.ConnectError("nobody listens", request=request)
+        left: list[httpx.Response] = []
+        answering = self.task(self.respond(side, request, left), side)
+        await asyncio.wait([answering])
+        failure = None if answering.cancelled() else answering.exception()
+        if left:
+            return left[0]
+        raise failure if isinstance(failure, httpx.TransportError) else httpx.ReadError("the server died")
+
+    def task(self, doing: Coroutine[Any, Any, T], side: Side | None) -> asyncio.Task[T]:
+        """Work that dies with this server, or with none."""
+        return self.loop.create_task(doing, context=work_of(side))
+
+    async def close(self) -> None:
+        """Cancel what is on its way, and both servers."""
+        await self.carrier.close()
+        for side in self._lives:
+            self.die(side)
+        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+
+async def _live(app: FastAPI) -> None:
+    async with app.router.lifespan_context(app):
+        with suppress(asyncio.CancelledError):  # a server that dies in one process with others closes its files
+            await asyncio.Event().wait()
+
+
+def _begin_migrated(settings: ServerSettings) -> None:
+    """To apply every migration takes a new server twice as long as all else of its start."""
+    file = settings.data_dir / "server.db"
+    if settings.database_url is None and not file.exists():
+        private_folder(settings.data_dir)
+        file.write_bytes(_migrated())
+
+
+@cache
+def _migrated() -> bytes:
+    """A database of the newest schema with nothing in it."""
+    with tempfile.TemporaryDirectory(prefix="moiety-schema-") as folder:
+        path = Path(folder) / "server.db"
+        upgrade(f"sqlite:///{path}")
+        return path.read_bytes()
+
+
+class AppsInMemory(ServerPair):
+    """Both servers in a thread of their own, from the settings that processes would read."""
 
     def __init__(
         self, configs: Mapping[Side, Path], *, transfer: Transfer = DEALT, network: Network | None = None
     ) -> None:
         """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
-        self.clock = VirtualClock()
-        self.off_s: Counter[str] = Counter()
-        """Seconds by which a party's own clock is off: a site's, or "server a"."""
-        self.carrier = Carrier(network or Untroubled(), self.clock)
-        self.loop = VirtualLoop(self.clock)
-        self.apps: dict[Side, FastAPI] = {}
-        self._living: set[Side] = set()
-        self._answering: dict[Side, set[asyncio.Task[httpx.Response]]] = {side: set() for side in Side}
-        self._lives: dict[Side, AsyncExitStack] = {}
-        self._settings = {side: server_settings(configs[side]) for side in Side}
-        self.addresses = {settings.public_url: side for side, settings in self._settings.items()}
+        super().__init__({side: server_settings(configs[side]) for side in Side}, network)
+        for of_side in self.settings.values():
+            _begin_migrated(of_side)
+        self.addresses = {settings.public_url: side for side, settings in self.settings.items()}
         self._transfer = transfer
         self._over = asyncio.Event()
-        for side in Side:
-            self._make(side)
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="servers")
         self._thread.start()
@@ -228,12 +309,16 @@ class AppsInMemory:
         self._thread.join(_REAL_S)
 
     def kill(self, side: Side) -> None:
-        """A server dies: whoever waits for its answer hears that the connection broke."""
-        self._in_loop(self._end(side))
+        """Return once a server is dead."""
+
+        async def dead() -> None:
+            self.die(side)
+            await asyncio.wait([self._lives[side]])
+
+        self._in_loop(dead())
 
     def bring_back(self, side: Side) -> None:
-        """A new application over the same database and files."""
-        self._make(side)
+        """A new application over the same database and files. Raises: MoietyError, OSError"""
         self._in_loop(self._begin(side))
 
     def transport(
@@ -242,44 +327,23 @@ class AppsInMemory:
         """A synchronous client's way to both servers; ``record`` sees every exchange."""
         return InMemoryTransport(_ToApps(self, sender), self.loop, self.clock, record)
 
-    def clock_of(self, party: str) -> SteppedClock:
-        """Return the time as this party takes it."""
-        return SteppedClock(self.clock, lambda: self.off_s[party])
-
-    async def answer(self, side: Side, request: httpx.Request) -> httpx.Response:
-        """Raises: httpx.TransportError, when nobody lives there, or dies meanwhile"""
-        if side not in self._living:
-            raise httpx.ConnectError("nobody listens", request=request)
-        task = asyncio.get_running_loop().create_task(_answer(self.apps[side], request))
-        self._answering[side].add(task)
-        try:
-            await asyncio.wait([task])
-            if task.cancelled():
-                raise httpx.ReadError("the server died", request=request)
-            return task.result()
-        finally:
-            task.cancel()
-            self._answering[side].discard(task)
-
-    def _make(self, side: Side) -> None:
-        self.apps[side] = create_app(
-            self._settings[side],
+    def made(self, side: Side) -> FastAPI:
+        return create_app(
+            self.settings[side],
             clock=self.clock_of(f"server {side.value}").now,
             to_peer=_ToApps(self, f"server {side.value}"),
             transfer=self._transfer,
         )
 
-    async def _begin(self, side: Side) -> None:
-        self._lives[side] = AsyncExitStack()
-        app = self.apps[side]
-        await self._lives[side].enter_async_context(app.router.lifespan_context(app))
-        self._living.add(side)
+    async def respond(self, side: Side, request: httpx.Request, left: list[httpx.Response]) -> None:
+        left.append(await _answer(self.apps[side], request))
 
-    async def _end(self, side: Side) -> None:
-        self._living.discard(side)
-        for task in self._answering[side]:
-            task.cancel()
-        await self._lives.pop(side, AsyncExitStack()).aclose()
+    async def _begin(self, side: Side) -> None:
+        self.start(side)
+        await asyncio.sleep(0)  # one step, in which its lifespan begins or fails
+        if self._lives[side].done():
+            self.living.discard(side)
+            self._lives[side].result()
 
     def _in_loop(self, doing: Coroutine[Any, Any, None]) -> None:
         done = asyncio.run_coroutine_threadsafe(doing, self.loop)
@@ -290,13 +354,13 @@ class AppsInMemory:
         with self.clock.outside():
             asyncio.set_event_loop(self.loop)
             try:
-                self.loop.run_until_complete(self._live())
+                self.loop.run_until_complete(self._serve())
             except BaseException as error:
                 self._ready.set_exception(error)
             finally:
                 self.loop.close()
 
-    async def _live(self) -> None:
+    async def _serve(self) -> None:
         limiter = anyio.to_thread.current_default_thread_limiter()
         self.clock.count_work(lambda: limiter.borrowed_tokens > 0)
         try:
@@ -305,9 +369,7 @@ class AppsInMemory:
             self._ready.set_result(None)
             await self._over.wait()
         finally:
-            await self.carrier.close()
-            for side in (Side.A, Side.B):
-                await self._end(side)
+            await self.close()
 
 
 class InMemoryTransport(httpx.BaseTransport):

@@ -210,12 +210,13 @@ class PublicApplication(FastAPI):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  (FastAPI's own)
         super().__init__(**options)
         self._front: ASGIApp | None = None
+        self.enclosed: ASGIApp = self
+        """Answers what an envelope held."""
 
-    def take_envelopes(
-        self, server: Server, routers: Sequence[APIRouter], counted: Callable[[ASGIApp], ASGIApp]
-    ) -> None:
+    def take_envelopes(self, server: Server, direct: Direct, counted: Callable[[ASGIApp], ASGIApp]) -> None:
         """Take envelopes from now on, all of them ``counted``; called once routes and handlers of errors are there."""
-        inside = Envelope(_Enclosed(self, Direct(routers)), server)
+        self.enclosed = _Enclosed(self, direct)
+        inside = Envelope(self.enclosed, server)
         unexpected: Any = self.exception_handlers.get(Exception)
         self._front = ServerErrorMiddleware(counted(inside), handler=unexpected)
 

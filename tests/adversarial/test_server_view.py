@@ -21,14 +21,15 @@ import json
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from harness.attack import scripted_requester as scripted_sites
 from harness.attack import signed_client
@@ -50,7 +51,7 @@ from servers.rounds.sketches import Products
 from servers.store import chunk_tags
 from tests.integration.test_server_round import GRID, NUMERATORS, SITES, D, exact_distances, expected_sum, updates
 from tests.kit import processes
-from tests.kit.in_process import RunningApps, durable, running_apps
+from tests.kit.in_process import WatchedApps, durable
 from tests.kit.processes import prepare_servers
 
 NOW_S = 1_800_000_000
@@ -223,12 +224,6 @@ def walk(sites: ScriptedRequester, number: int, x: dict[str, Ring]) -> tuple[dic
     return distances, sites.output(SITES[2], number)
 
 
-def connect(sites: ScriptedRequester, apps: RunningApps) -> None:
-    for client in sites.clients.values():
-        client.http.close()
-        client.http = httpx.Client(transport=apps.bridge, trust_env=False, timeout=60)
-
-
 def live(folder: Path, world: World, x: Updates) -> View:
     """One world from its first byte to its last; -> what the viewer saw."""
     folder.mkdir()
@@ -236,16 +231,18 @@ def live(folder: Path, world: World, x: Updates) -> View:
         world.install(patch)
         made = prepare_servers(folder, SITES, seed=7)
         made.clock = ToldClock(lambda: NOW_S)
-        with running_apps(made, lambda: NOW_S) as apps:
+        with capture_logs() as logged, ExitStack() as stack:
+            apps = WatchedApps(made, NOW_S)
+            stack.callback(apps.stop)
+            made.connect = apps.transport
             sites = ScriptedRequester(made, make_study(made, D))
-            connect(sites, apps)
             sites.create()
             found = {number: walk(sites, number, x[number]) for number in ROUNDS}
             sites.close()
-    logs = sorted(json.dumps(entry, sort_keys=True, default=str) for entry in apps.logs)
+    logs = sorted(json.dumps(entry, sort_keys=True, default=str) for entry in logged)
     return View(
         durable(made, world.viewer),
-        sorted(apps.messages[world.viewer].said),
+        sorted(apps.said[world.viewer]),
         logs,
         {number: distances for number, (distances, _) in found.items()},
         {number: total for number, (_, total) in found.items()},

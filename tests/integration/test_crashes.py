@@ -2,8 +2,8 @@
 
 Nothing that was acknowledged is lost, no correlation serves two sketches, no contribution is measured or released twice
 (all from the stores' own tables), and the final model has the bits of the undisturbed run; ``crash_modes.py`` says what
-else each mode requires. The deaths of servers, and of what they store in, are here; ``test_crashes_of_sites.py``,
-``_in_rules.py``, ``_with_tags.py`` and ``_while_absent.py`` have the others, so that test workers share them.
+else each mode requires. The deaths of servers, of what they store in, and in rounds with tags are here, the others in
+``test_crashes_of_sites.py``, so that test workers share them: a module starts the processes of each kind once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from tests.integration.crash_cases import (
     QUICK,
     SERVER_A,
     SERVER_B,
+    TAGGED,
+    TAGGED_SERVERS,
     WHILE_A_ROUND_ENDS,
+    WRONG,
     is_quick,
     parametrised,
 )
@@ -42,11 +45,6 @@ from tests.integration.crashes import (
     over,
     run_killing,
 )
-
-
-@parametrised((*SERVER_A, *SERVER_B, *WHILE_A_ROUND_ENDS, *IN_POSTGRESQL))
-def test_kill_at(crash_processes: CrashProcesses, case: Case) -> None:
-    MODES[case.mode].run(crash_processes.of(case.mode, case.storage), case)
 
 
 def test_quick_cases_are_cases() -> None:
@@ -81,6 +79,13 @@ def test_a_full_disk_only_delays_the_study(crash_processes: CrashProcesses) -> N
     assert "nothing was stored" in refused[0]
     federation.kill(B)
     federation.start_party(B)
+
+
+@parametrised(
+    (*SERVER_A, *SERVER_B, *WHILE_A_ROUND_ENDS, *TAGGED, *WRONG, *TAGGED_SERVERS, *IN_POSTGRESQL)  # by their processes
+)
+def test_kill_at(crash_processes: CrashProcesses, case: Case) -> None:
+    MODES[case.mode].run(crash_processes.of(case.mode, case.storage), case)
 
 
 @pytest.mark.soak

@@ -14,7 +14,18 @@ from harness.attack.attack import taken_out
 from harness.faults import cli
 from harness.faults.cli import parsed
 from harness.faults.drawing import Drawn
-from harness.faults.schedule import Away, Full, Level, Parted, Schedule, Shrinking, Stepped, Troubled, shortest
+from harness.faults.schedule import (
+    Away,
+    FaultyNetwork,
+    Full,
+    Level,
+    Parted,
+    Schedule,
+    Shrinking,
+    Stepped,
+    Troubled,
+    shortest,
+)
 from harness.faults.simulation import Faults, Simulated, Tally
 from harness.faults.simulator import replayed
 from harness.federation.network import Fate, Passing
@@ -66,9 +77,29 @@ def test_a_schedule_is_written_and_read_again() -> None:
     assert schedule.gone == {"c1", "server a"}
     with pytest.raises(ConfigurationError, match="a file is no schedule of faults"):
         Schedule.read("{}", "a file")
-    upgrade = {"fault": "upgrade", "who": "server a", "at_s": 0.1, "for_s": 1.0}
-    with pytest.raises(ConfigurationError, match="faults of level 'servers' alone"):
-        Schedule.read(json.dumps({"seed": 1, "delays_s": 0.1, "level": "studies", "faults": [upgrade]}), "a file")
+
+
+@pytest.mark.parametrize(
+    ("fault", "refused"),
+    [
+        ({"fault": "upgrade", "at_s": 0.1, "for_s": 1.0}, "faults of level 'servers' alone"),
+        ({"fault": "lies", "lies": ["malformed"]}, "faults of level 'servers' alone"),
+        ({"fault": "crash", "point": "nowhere", "of_point": 0, "for_s": 1.0}, "before_announcement_stored"),
+    ],
+)
+def test_a_fault_that_would_do_nothing_is_refused(fault: dict[str, object], refused: str) -> None:
+    schedule = {"seed": 1, "delays_s": 0.1, "level": "studies", "faults": [{"who": "server a", **fault}]}
+    with pytest.raises(ConfigurationError, match=refused):
+        Schedule.read(json.dumps(schedule), "a file")
+
+
+@pytest.mark.parametrize(("length_bytes", "injected"), [(0, {}), (10, {"request cut": 1})])
+def test_a_cut_of_nothing_counts_for_nothing(length_bytes: int, injected: dict[str, int]) -> None:
+    network = FaultyNetwork(
+        a_schedule(Troubled(sender="c1", to=Side.A, kind="output", of_kind=0, fate=Fate(cut_to=0.5)))
+    )
+    network.fate(Passing("c1", Side.A, 0, length_bytes, 0, "output"))
+    assert network.injected == injected
 
 
 @pytest.mark.parametrize("needed", [set(), {7}, {0, 19}, {3, 4, 11}])

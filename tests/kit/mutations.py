@@ -49,10 +49,14 @@ def on_servers(seed: int) -> Simulated:
 
 @dataclass(frozen=True)
 class Mutation:
-    """``does``: what is wrong with the code; ``put_in``: functions by their places; ``runs`` one seed."""
+    """``does``: what is wrong with the code; ``put_in``: functions by their places; ``runs`` one seed.
+
+    ``seed`` finds it. After a change of the product that moves messages, the command above names another one.
+    """
 
     name: str
     does: str
+    seed: int
     put_in: Mapping[str, object]
     runs: Callable[[int], Simulated] = on_servers
 
@@ -66,14 +70,14 @@ class Seen:
     by: str
 
 
-def seen(mutation: Mutation, most_seeds: int) -> Seen:
-    """Run seeds from 0 on until one finds it."""
+def seen(mutation: Mutation, seeds: Sequence[int]) -> Seen:
+    """Run seeds until one finds it."""
     with taken_out(mutation.put_in):
-        for seed in range(most_seeds):
+        for ran, seed in enumerate(seeds, 1):
             found = mutation.runs(seed)
             if found.failed:
-                return Seen(mutation.name, seed + 1, found.failed[0])
-    return Seen(mutation.name, most_seeds, "")
+                return Seen(mutation.name, ran, found.failed[0])
+    return Seen(mutation.name, len(seeds), "")
 
 
 # --- what takes the place of the product's functions ------------------------------------------------------------------
@@ -173,70 +177,83 @@ MUTATIONS: Final = (
     Mutation(
         "unsynced",
         "a share's row is committed before its file is synced",
+        0,
         {"servers.store.files.Draft.keep": _unsynced},
     ),
     Mutation(
         "early receipt",
         "a receipt leaves before the contribution is committed",
+        8,
         {"servers.store.sql.SqlStore.add_contribution": _committed_later},
     ),
     Mutation(
         "mask not kept",
         "a masked sum leaves before its mask is stored",
+        0,
         {
             "servers.rounds.masked_sum.with_mask_seed": _mask_not_kept,
             "servers.api.peer.with_mask_seed": _mask_not_kept,
         },
     ),
-    Mutation("unmarked", "correlations are not marked as used", {"servers.store.sql.SqlStore.mark_used": passes}),
+    Mutation("unmarked", "correlations are not marked as used", 0, {"servers.store.sql.SqlStore.mark_used": passes}),
     Mutation(
         "spent again",
         "after a restart side A does not look whether the attempt has used correlations",
+        85,
         {"servers.store.sql.SqlStore.correlations_used": _no_correlation_used},
     ),
     Mutation(
         "computed anew",
         "side B answers the same masked vectors with new ones",
+        20,
         {"servers.store.sql.SqlStore.answer": _products_anew},
     ),
     Mutation(
         "cohort not compared",
         "a round locks with side A's contributions, whatever side B holds",
+        7,
         {"protocol.rounds.side_a.agree": _mine_alone, "protocol.rounds.side_b._check_held": passes},
     ),
     Mutation(
         "ends alone",
         "a round that has run out of time ends at side A only",
+        0,
         {"servers.rounds.endings.Endings.deliver": _ends_alone},
     ),
     Mutation(
         "end not stored",
         "side A has its peer sign a round's end before it has stored its own word",
+        39,
         {"servers.rounds.endings.Endings.end": _end_not_stored},
     ),
     Mutation(
         "not looked at again",
         "a contribution is stored by what was there before its body came",
+        39,
         {"servers.rounds.contributions.commit_share": _not_looked_at_again},
     ),
     Mutation(
         "removed stay",
         "a running server that takes a longer roster goes on answering who was removed by it",
+        4,
         {"servers.server.Server.follow": _keeps_the_removed},
     ),
     Mutation(
         "roster of now",
         "a round under way is locked by the newest roster, not by the one that it was announced under",
+        7,
         {"servers.rounds.contributions.roster_of": lambda server, record: server.roster},
     ),
     Mutation(
         "sums forgotten",
         "a site and the requester do not remember which sums they agreed to",
+        77,
         {"client_agent.site.sum_memory.SumMemory._put": passes},
     ),
     Mutation(
         "no nonces",
         "a signed request is taken as often as it comes",
+        2,
         {
             "servers.store.sql.SqlStore.remember_nonce": passes,
             "protocol.channel.session.CounterWindow.take": passes,
@@ -252,7 +269,7 @@ def main(most_seeds: int, names: Sequence[str]) -> int:
     missed = 0
     for mutation in MUTATIONS:
         if not names or mutation.name in names:
-            found = seen(mutation, most_seeds)
+            found = seen(mutation, range(most_seeds))
             sys.stdout.write(json.dumps(asdict(found)) + "\n")
             sys.stdout.flush()
             missed += not found.by
