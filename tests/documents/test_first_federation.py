@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.lines import ROOT
-from tests.documents.terminal import PATIENCE_S, Terminal, environment, until_said
+from tests.documents.terminal import PATIENCE_S, ForkedMoiety, Terminal, environment, until_said
 from tests.documents.walk import Walk
 from tests.kit.present import present
 from tests.ports import more_free_ports
@@ -40,25 +40,23 @@ def blocks() -> list[str]:
 def terminal(commands: str, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A shell that runs them; whatever it started is ended with it."""
     clean = {key: value for key, value in environment().items() if not key.startswith("MOIETY_")}
-    with log.open("wb") as out:
-        shell = subprocess.Popen(
-            ["bash", "-ec", commands],
-            cwd=folder,
-            env=clean,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield shell
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
+    with ForkedMoiety() as moiety:
+        with log.open("ab") as out:
+            shell = subprocess.Popen(
+                ["bash", "-ec", commands],
+                cwd=folder,
+                env=clean | {"PATH": f"{moiety.path}{os.pathsep}{clean['PATH']}"},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield shell
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
             shell.wait()
-            for _ in range(600):  # until none of them holds a lock any more
-                os.killpg(shell.pid, 0)
-                time.sleep(0.05)
 
 
 DOCUMENTS = (
@@ -141,12 +139,12 @@ def first_federation(
     hospitals = hospitals.replace("moiety site found", f"{by_hand}moiety site found")
     logs = {name: place / f"{name}.log" for name in ("operators", "hospitals", "requester")}
     with ExitStack() as stack:
-        stack.enter_context(terminal(on_free_ports(operators) + "wait", place, logs["operators"]))
-        until_said("listening", logs["operators"], 2)
+        serving = stack.enter_context(terminal(on_free_ports(operators) + "wait", place, logs["operators"]))
+        until_said("listening", logs["operators"], 2, serving)
         monkeypatch.chdir(place / "try")
         walk = Walk(DOCUMENTS, ELSEWHERE)
-        stack.enter_context(terminal(hospitals, place / "try", logs["hospitals"]))
-        until_said("connected to operator-a and operator-b", logs["hospitals"], 3)
+        training = stack.enter_context(terminal(hospitals, place / "try", logs["hospitals"]))
+        until_said("connected to operator-a and operator-b", logs["hospitals"], 3, training)
         watching = stack.enter_context(terminal(requester, place / "try", logs["requester"]))
         running = Federation(place / "try", Terminal(capsys), walk)
         running.waits(1, "first")
