@@ -31,6 +31,8 @@ from tests.integration.agents import (
     study_for,
 )
 
+pytestmark = pytest.mark.uncounted
+
 SITES = ("requester", "c1", "c2", "c3")
 ROUNDS = 2
 MANY = 4

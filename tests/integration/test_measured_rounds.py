@@ -41,6 +41,8 @@ from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
 from tests.kit.small_runs import run_plain
 
+pytestmark = pytest.mark.uncounted
+
 CONTRIBUTORS = ("c1", "c2", "c3", "c4", "c5")
 SITES = (REQUESTER, *CONTRIBUTORS)
 OPPOSED = "c5"

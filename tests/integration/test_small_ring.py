@@ -18,6 +18,8 @@ from protocol.sharing import Side
 from tests.integration.agents import changed, final_model, in_memory, run_to_end
 from tests.kit.present import present
 
+pytestmark = pytest.mark.uncounted
+
 SITES = ("requester", "c1", "c2", "c3")
 SKETCHED = 2500
 

@@ -24,8 +24,6 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import (
     EndCause,
     PrivacySpec,
-    RuleName,
-    RuleSpec,
     Signed,
     Study,
     StudyEnd,
@@ -33,7 +31,7 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import EROSION, changed, finished, rounds_of, run_to_end, spec, study_for
+from tests.integration.agents import EROSION, FEDAVG, changed, finished, rounds_of, run_to_end, spec, study_for
 from tests.kit.present import present
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -58,7 +56,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
         config = running.config(SITES[0])
         settings = load_settings(config)
         running.start()
-        running.hand_in(changed(study_for(running, "heart", EROSION, ROUNDS, 60.0), least_contributors=2))
+        running.hand_in(changed(study_for(running, "heart", EROSION, ROUNDS), least_contributors=2))
         running.until("a round", lambda: len(rounds_of(running, SITES[0], "heart")) >= 1)
         half = report_of(settings)
         running.stop_agents("c3")
@@ -188,7 +186,7 @@ def test_an_end_that_was_not_asked_for_says_so_first(ended: Ended, tmp_path: Pat
 
 def test_averaging_opens_no_distances(tmp_path: Path) -> None:
     with federation(tmp_path) as running:
-        study = study_for(running, "heart", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
+        study = study_for(running, "heart", FEDAVG, 2)
         running.start()
         run_to_end(running, study)
         found = report_of(load_settings(running.config(SITES[0])))
@@ -204,7 +202,7 @@ def noised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Settings of the requester and of c1 after a study with noise."""
     with federation(tmp_path_factory.mktemp("noised")) as running:
         running.start()
-        study = study_for(running, "of-record", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
+        study = study_for(running, "of-record", FEDAVG, 2)
         run_to_end(running, changed(study, privacy=PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)))
         return running.config(SITES[0]), running.config("c1")
 
