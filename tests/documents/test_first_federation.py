@@ -20,7 +20,7 @@ from tests.documents.lines import ROOT
 from tests.documents.terminal import PATIENCE_S, ForkedMoiety, Terminal, environment, until_said
 from tests.documents.walk import Walk
 from tests.kit.present import present
-from tests.ports import more_free_ports
+from tests.ports import free_ports, more_free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 
@@ -57,6 +57,27 @@ def terminal(commands: str, folder: Path, log: Path) -> Iterator[subprocess.Pope
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
             shell.wait()
+
+
+def test_a_call_writes_into_pipes_and_files_and_says_how_it_ended(tmp_path: Path) -> None:
+    line = "moiety --version | tr m M > said; moiety no-such-command || echo $?"
+    with ForkedMoiety() as moiety:
+        own = environment() | {"PATH": f"{moiety.path}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=own, capture_output=True, text=True, check=True)
+    assert (tmp_path / "said").read_text().startswith("Moiety ")
+    assert done.stdout == "2\n"
+    assert "no-such-command" in done.stderr
+
+
+def test_a_terminal_that_is_closed_leaves_nothing_that_runs(tmp_path: Path) -> None:
+    """The second server finds port and folder free."""
+    port, operations = free_ports()
+    made = f"moiety server init --side a --federation f --name a --url https://localhost:{port} --own-ca --out a"
+    run = f"MOIETY_SERVER_OPERATIONS_PORT={operations} moiety server run --config a/settings.toml"
+    log = tmp_path / "log"
+    for times, line in ((1, f"{made} && {run}"), (2, run)):
+        with terminal(line, tmp_path, log) as shell:
+            until_said("listening", log, times, shell)
 
 
 DOCUMENTS = (
