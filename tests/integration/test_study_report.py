@@ -184,16 +184,6 @@ def test_an_end_that_was_not_asked_for_says_so_first(ended: Ended, tmp_path: Pat
         assert f'<p class="alarm">NOT FEDERATED: study heart is {state.value} (&lt;b&gt;too close&lt;/b&gt;)' in page
 
 
-def test_averaging_opens_no_distances(tmp_path: Path) -> None:
-    with federation(tmp_path) as running:
-        study = study_for(running, "heart", FEDAVG, 2)
-        running.start()
-        run_to_end(running, study)
-        found = report_of(load_settings(running.config(SITES[0])))
-    assert "Distances.</b>" not in report_html(found)
-    assert {one.distance for one in found.sites} == {None}
-
-
 NOISE = 2.0
 
 
@@ -223,6 +213,12 @@ def test_a_study_with_noise_says_its_epsilon_wherever_it_is_read(noised: tuple[P
         assert "<td>budget</td><td>none is set</td>" in page
         assert f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each record of the site" in page
         assert StudyReport.model_validate_json(found.model_dump_json()) == found
+
+
+def test_averaging_opens_no_distances(noised: tuple[Path, Path]) -> None:
+    found = report_of(load_settings(noised[0]), "of-record")
+    assert "Distances.</b>" not in report_html(found)
+    assert {one.distance for one in found.sites} == {None}
 
 
 def test_a_report_says_how_much_of_the_budget_is_used(noised: tuple[Path, Path]) -> None:
