@@ -71,7 +71,7 @@ CASES = {
 }
 every_rule = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 SAME_SUMS = ("weight_erosion_second_weights", "fedadagrad", "fedyogi", "fedyogi_norm_bound", "mallows_raw")
-"""What they open and sum is what another case does; only the requester's or the sites' arithmetic on it differs."""
+"""Cases that open and sum the same as another one; only the arithmetic on it, at requester or sites, differs."""
 every_sum = pytest.mark.parametrize("case", [pytest.param(CASES[n], id=n) for n in CASES if n not in SAME_SUMS])
 
 
