@@ -158,26 +158,26 @@ def test_a_site_with_a_budget_takes_part_in_no_study_without_noise_nor_with_less
 def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_it_spent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The real learner over both servers: epsilon on the card and in the command is that of 60 records, 3 rounds."""
+    """The real learner over both servers: epsilon on the card and in the command is that of 60 records, 2 rounds."""
     policies = {name: OPEN.model_copy(update={"delta": DELTA, "epsilon": 20.0}) for name in SITES}
     with InMemoryFederation(spec(policies), tmp_path, torch_learner) as running:
-        study = study_for(running, "earnest", FEDAVG, 3)
+        study = study_for(running, "earnest", FEDAVG)
         running.start()
         records = run_to_end(running, changed(study, privacy=PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)))
         models = {final_model(running, site, "earnest") for site in SITES}
-    assert [record.state for record in records] == [RoundEnd.RELEASED] * 3
+    assert [record.state for record in records] == [RoundEnd.RELEASED] * 2
     assert len(models) == 1
-    spent = epsilon_of([Steps(16 / 60, NOISE, 3)], DELTA)
+    spent = epsilon_of([Steps(16 / 60, NOISE, 2)], DELTA)
     config = str(running.config("c1"))
     capsys.readouterr()
     assert moiety("model", "export", "earnest", "--config", config, "--out", str(tmp_path / "out"), "--json") == 0
     card = json.loads(capsys.readouterr().out)["privacy"]
-    assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 3, NOISE)
+    assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 2, NOISE)
     assert card["epsilon"] == pytest.approx(spent)
     assert moiety("agent", "status", "--config", config, "--json") == 0
     report = json.loads(capsys.readouterr().out)["budget"]
     assert report["spent"] == pytest.approx(spent)
-    assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))
+    assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 2)], 20.0, DELTA))
 
 
 def test_a_study_under_noise_of_the_servers_is_ended_by_its_requester_and_opens_no_further_sum(
