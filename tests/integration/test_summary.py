@@ -80,9 +80,9 @@ def put_tables(run: Federated, sites: tuple[str, ...] = SITES) -> None:
         (folder / "transformation.json").write_text(json.dumps(kept))
 
 
-def summary_study(run: Federated, name: str, rounds: int = 0, second_moments: bool = True) -> Study:
+def summary_study(run: Federated, name: str, rounds: int = 0) -> Study:
     plain = study_for(run, name, EROSION, max(rounds, 1), 20.0)
-    asked = SummarySpec(bins=8, most_rows=1000, second_moments=second_moments)
+    asked = SummarySpec(bins=8, most_rows=1000, second_moments=True)
     return changed(plain, rounds=rounds, data_schema=SCHEMA, summary=asked)
 
 
