@@ -78,7 +78,8 @@ def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, model: M
     own = rule.name.self_weighted
     training = TrainingSpec(batch_size=16, server_learning_rate=0.1)
     numbers = {"dimension": dimension(model) + own, "weight_grid": 2 if own else 32}
-    return changed(study_for(federation, name, rule, ROUNDS), model=model, training=training, **numbers)
+    plain = study_for(federation, name, rounds=ROUNDS)
+    return changed(plain, rule=rule, model=model, training=training, **numbers)
 
 
 @pytest.fixture(scope="module")
