@@ -99,7 +99,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_a_server_that_forgot_a_round_serves_nothing_and_after_its_operators_word_new_studies_alone(
+def test_a_server_that_forgot_a_released_round_serves_nothing_until_its_operator_says_so(
     pair: Pair, side: Side
 ) -> None:
     sites = pair.sites("trial")
