@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -41,8 +42,9 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
     return attempt(program, *words, cwd=CHART.parents[2])
 
 
+@functools.cache
 def rendered(*words: str) -> dict[str, Any]:
-    """The manifests by kind and name."""
+    """The manifests by kind and name; nobody alters them."""
     done = helm("template", "operator-a", str(CHART), *words)
     assert done.returncode == 0, done.stderr
     found = [one for one in yaml.safe_load_all(done.stdout) if one]

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Final, Self
 
 import pytest
 
+from harness.federation.processes import Forked
 from moiety import main
 from tests.documents.lines import ROOT
 
+Process = Forked | subprocess.Popen[bytes]
 PATIENCE_S = 900.0
 """Enough for processes of a busy machine."""
 
@@ -31,7 +42,7 @@ def shell(line: str, folder: Path, within_s: float = 120.0) -> subprocess.Comple
     )
 
 
-def until_said(said: str, log: Path, times: int = 1, process: subprocess.Popen[bytes] | None = None) -> None:
+def until_said(said: str, log: Path, times: int = 1, process: Process | None = None) -> None:
     """Wait until a process, which goes on, has written this so often."""
     deadline = time.monotonic() + PATIENCE_S
     while log.read_text().count(said) < times:
@@ -62,3 +73,75 @@ class Terminal:
         if into:
             Path(into).write_text(printed.out, encoding="utf-8")
         return printed.out
+
+
+_PROGRAM: Final = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect({address!r})
+    line.sendall(json.dumps([os.getpid(), os.getcwd(), dict(os.environ), sys.argv[1:]]).encode() + b"\\n")
+    sys.exit(int(line.recv(8) or b"1"))
+"""
+_STARTING: Final = threading.Lock()
+
+
+class ForkedMoiety:
+    """A folder with a program ``moiety``; each call is a process forked from one that has the imports in memory.
+
+    For a shell that runs dozens of commands. A call prints where the program would, and dies with it.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = Path(self._folder.name)
+        address, program = str(self.path / "line"), self.path / "moiety"
+        program.write_text(_PROGRAM.format(python=sys.executable, address=address))
+        program.chmod(0o700)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address)
+        self._listener.listen(64)
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the calls, whose programs have ended."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(60)
+        self._listener.close()
+        self._folder.cleanup()
+
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=run, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            self._start(self._call, line)
+
+    def _call(self, line: socket.socket) -> None:
+        with line, line.makefile("rb") as said, suppress(OSError):  # a program that was killed reads no answer
+            pid, folder, environment, words = json.loads(said.readline())
+            with _STARTING:
+                process = Forked(_called, [str(pid), folder, *words], Path(f"/proc/{pid}/fd/1"), environment)
+            while (code := process.poll()) is None and not select.select([line], [], [], 0.02)[0]:
+                pass
+            if code is None:  # the program was killed
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            else:
+                line.sendall(str(code).encode())
+
+
+def _called(pid: str, folder: str, *words: str) -> None:
+    os.dup2(os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND), 2)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))  # a pipe has no place to seek
+    os.chdir(folder)
+    main(words)

@@ -8,8 +8,7 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from unittest.mock import patch
 
 import pytest
 
+from harness.federation.processes import Forked, fork_command
 from tests.documents.lines import ROOT
 from tests.documents.terminal import PATIENCE_S, Terminal, environment, until_said
 from tests.documents.walk import Walk
@@ -27,18 +27,13 @@ from tests.ports import more_free_ports
 
 
 @contextmanager
-def running(log: Path, *words: object, **more: str) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moiety", *map(str, words)],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environment() | more,
-        )
+def running(log: Path, *words: str, **more: str) -> Iterator[Forked]:
+    log.touch()
+    process = fork_command([*words], log.absolute(), environment() | more)
     try:
         yield process
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         process.wait(20)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from itertools import product
 from typing import Any
@@ -21,10 +22,15 @@ def _instead(**_given: Any) -> None:
     raise Understood
 
 
+@functools.cache
+def command_line(chosen: str | None) -> Any:
+    return get_command(build(chosen))
+
+
 def found(words: list[str]) -> tuple[Any, list[str]]:
     """The command that ``words`` call, and the words that are left to it."""
     chosen = next((one for one in (" ".join(words[:2]), words[0]) if one in SUBCOMMANDS), None)
-    command: Any = get_command(build(chosen))
+    command = command_line(chosen)
     left = list(words)
     while left and hasattr(command, "commands") and not left[0].startswith("-"):
         command = command.get_command(None, left.pop(0))

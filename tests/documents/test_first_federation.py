@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.documents.lines import ROOT
-from tests.documents.terminal import PATIENCE_S, Terminal, environment, until_said
+from tests.documents.terminal import PATIENCE_S, ForkedMoiety, Terminal, environment, until_said
 from tests.documents.walk import Walk
 from tests.kit.present import present
-from tests.ports import more_free_ports
+from tests.ports import free_ports, more_free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 
@@ -40,25 +40,44 @@ def blocks() -> list[str]:
 def terminal(commands: str, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A shell that runs them; whatever it started is ended with it."""
     clean = {key: value for key, value in environment().items() if not key.startswith("MOIETY_")}
-    with log.open("wb") as out:
-        shell = subprocess.Popen(
-            ["bash", "-ec", commands],
-            cwd=folder,
-            env=clean,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield shell
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
+    with ForkedMoiety() as moiety:
+        with log.open("ab") as out:
+            shell = subprocess.Popen(
+                ["bash", "-ec", commands],
+                cwd=folder,
+                env=clean | {"PATH": f"{moiety.path}{os.pathsep}{clean['PATH']}"},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield shell
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
             shell.wait()
-            for _ in range(600):  # until none of them holds a lock any more
-                os.killpg(shell.pid, 0)
-                time.sleep(0.05)
+
+
+def test_a_call_writes_into_pipes_and_files_and_says_how_it_ended(tmp_path: Path) -> None:
+    line = "moiety --version | tr m M > said; moiety no-such-command || echo $?"
+    with ForkedMoiety() as moiety:
+        own = environment() | {"PATH": f"{moiety.path}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=own, capture_output=True, text=True, check=True)
+    assert (tmp_path / "said").read_text().startswith("Moiety ")
+    assert done.stdout == "2\n"
+    assert "no-such-command" in done.stderr
+
+
+def test_a_terminal_that_is_closed_leaves_nothing_that_runs(tmp_path: Path) -> None:
+    """The second server finds port and folder free."""
+    port, operations = free_ports()
+    made = f"moiety server init --side a --federation f --name a --url https://localhost:{port} --own-ca --out a"
+    run = f"MOIETY_SERVER_OPERATIONS_PORT={operations} moiety server run --config a/settings.toml"
+    log = tmp_path / "log"
+    for times, line in ((1, f"{made} && {run}"), (2, run)):
+        with terminal(line, tmp_path, log) as shell:
+            until_said("listening", log, times, shell)
 
 
 DOCUMENTS = (
@@ -141,12 +160,12 @@ def first_federation(
     hospitals = hospitals.replace("moiety site found", f"{by_hand}moiety site found")
     logs = {name: place / f"{name}.log" for name in ("operators", "hospitals", "requester")}
     with ExitStack() as stack:
-        stack.enter_context(terminal(on_free_ports(operators) + "wait", place, logs["operators"]))
-        until_said("listening", logs["operators"], 2)
+        serving = stack.enter_context(terminal(on_free_ports(operators) + "wait", place, logs["operators"]))
+        until_said("listening", logs["operators"], 2, serving)
         monkeypatch.chdir(place / "try")
         walk = Walk(DOCUMENTS, ELSEWHERE)
-        stack.enter_context(terminal(hospitals, place / "try", logs["hospitals"]))
-        until_said("connected to operator-a and operator-b", logs["hospitals"], 3)
+        training = stack.enter_context(terminal(hospitals, place / "try", logs["hospitals"]))
+        until_said("connected to operator-a and operator-b", logs["hospitals"], 3, training)
         watching = stack.enter_context(terminal(requester, place / "try", logs["requester"]))
         running = Federation(place / "try", Terminal(capsys), walk)
         running.waits(1, "first")

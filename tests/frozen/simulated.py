@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from harness.datasets.registry import DataRequest
 from harness.engine.history import RunHistory
-from harness.engine.protected_sum import SourceName
 from harness.simulate.case import parse_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.options import ProtectionName, StudyOptions
@@ -111,12 +110,12 @@ least_contributors = 4
 """Longer than a sketch."""
 
 
-def every_rule(protection: Protection, source: SourceName = "dealer") -> Run:
+def every_rule(protection: Protection) -> Run:
     text = CASE + AVERAGING + ("" if protection is Protection.CKKS else OTHERS)
 
     def run(folder: Path) -> Json:
         case = parse_case(text, "every rule")
-        lines = run_case(case, CaseOptions(folder, protection=protection, correlation_source=source))
+        lines = run_case(case, CaseOptions(folder, protection=protection, correlation_source="dealer"))
         return {line.variant: json.loads(line.model_dump_json(exclude=set(TIMES))) for line in lines}
 
     return run

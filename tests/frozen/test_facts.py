@@ -15,6 +15,7 @@ from tests.frozen.facts import all_facts
 from tests.frozen.product import messages
 from tests.frozen.record import RECORDED
 
+pytestmark = pytest.mark.uncounted  # seeded rounds and every message, which unit tests run and count
 NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
 ONE_VALUE = {
     ("announcement", "purpose"),

@@ -33,6 +33,8 @@ from tests.ports import free_ports
 
 REQUESTER = "requester"
 MODEL = model_spec("linear", (5,), (), 2)
+FEDAVG = RuleSpec(name=RuleName.FEDAVG)
+EROSION = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.01, size_penalty=0.1)
 
 
 def site_data(seed: int) -> LocalData:
@@ -137,7 +139,9 @@ class Federated(Protocol):
     def state(self, site: str) -> Path: ...
 
 
-def study_for(federation: Federated, name: str, rule: RuleSpec, rounds: int, deadline_s: float) -> Study:
+def study_for(
+    federation: Federated, name: str, rule: RuleSpec = FEDAVG, rounds: int = 2, deadline_s: float = 60.0
+) -> Study:
     return Study(
         name=name,
         roster_digest=federation.parties.roster.message.digest(),
@@ -156,9 +160,6 @@ def moiety(*arguments: str) -> int:
     with pytest.raises(SystemExit) as done:
         main(arguments)
     return int(done.value.code or 0)
-
-
-EROSION = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.01, size_penalty=0.1)
 
 
 def wait_for(what: str, condition: Callable[[], bool], within_s: float = 90.0, tails: Callable[[], str] = str) -> None:

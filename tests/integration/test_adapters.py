@@ -14,9 +14,9 @@ from client_agent.site.events import EventKind, RoundEnd
 from harness.bench.cli import DEFAULT_CACHE
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.processes import toml_lines
-from protocol.messages.control import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import Study, TrainingSpec
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import REQUESTER, changed, final_model, run_to_end, site_data, study_for, trained
+from tests.integration.agents import FEDAVG, REQUESTER, changed, final_model, run_to_end, site_data, study_for, trained
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -39,7 +39,7 @@ def interpreter(framework: str, package: str) -> Path:
 
 
 def study(running: InMemoryFederation, rounds: int = 2) -> Study:
-    made = study_for(running, "adapted", RuleSpec(name=RuleName.FEDAVG), rounds=rounds, deadline_s=60.0)
+    made = study_for(running, "adapted", FEDAVG, rounds=rounds)
     return changed(made, training=TRAINING, least_contributors=2)
 
 

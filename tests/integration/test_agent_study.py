@@ -28,6 +28,7 @@ from protocol.sharing import Side
 from servers.doctor import examine_server
 from tests.integration.agents import (
     EROSION,
+    FEDAVG,
     REQUESTER,
     final_model,
     finished,
@@ -63,213 +64,6 @@ class AtItsOptimum(Odd):
 def policies() -> dict[str, SitePolicy]:
     made = {f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 6)}
     return {**made, "c5": SitePolicy(least_isolation=0.0, least_contributors=4)}
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[InMemoryFederation]:
-    with InMemoryFederation(spec(policies()), tmp_path, light_learner) as running:
-        yield running
-
-
-def test_a_study_with_a_broken_site_and_a_refusing_one(federation: InMemoryFederation) -> None:
-    """c5's policy wants more contributors than the study guarantees; c4 computes NaN once; the study goes on."""
-    followers = ("c1", "c2", "c3", "c4")
-    with federation.agents(learner=with_odd({"c4": BrokenInRound2})):
-        records = run_to_end(federation, study_for(federation, "erosion", EROSION, 3, 60.0), REQUESTER, *followers)
-        local = RuleSpec(name=RuleName.LOCAL)
-        alone = run_to_end(federation, study_for(federation, "alone", local, 2, 60.0), REQUESTER)
-
-    assert [r.state for r in records] == [RoundEnd.RELEASED] * 3
-    assert [r.took_part for r in records] == [
-        (REQUESTER, "c1", "c2", "c3", "c4"),
-        (REQUESTER, "c1", "c2", "c3"),
-        (REQUESTER, "c1", "c2", "c3", "c4"),
-    ]
-    assert [r.declined for r in records] == [("c5",), ("c4",), ()]
-    assert [len(r.weights) for r in records] == [5, 4, 4]
-    assert all(len(r.distances) == len(r.took_part) - 1 for r in records)
-
-    absent = [[(one.site, one.why) for one in record.absences] for record in records]
-    assert absent == [
-        [("c5", Absent.DECLINED)],
-        [("c4", Absent.DECLINED), ("c5", Absent.GIVEN_UP)],
-        [("c5", Absent.GIVEN_UP)],
-    ]
-    assert records[2].absences[0].text.startswith("since round 1, enough_contributors: ")
-
-    refusal = federation.texts(EventKind.DECLINED, "c5")
-    assert len(refusal) == 1
-    assert "enough_contributors: 3 contributors" in refusal[0]
-    assert "at least 4 are demanded" in refusal[0]
-    (nan,) = federation.texts(EventKind.DECLINED, "c4")
-    assert nan.startswith("unusable_update: layer '1.bias': 1 of 2 values are NaN")
-
-    models = {final_model(federation, site, "erosion") for site in (REQUESTER, *followers)}
-    assert len(models) == 1
-    contributor = rounds_of(federation, "c1", "erosion")
-    assert [r.state for r in contributor] == [RoundEnd.RELEASED] * 3
-    assert all(not r.distances and not r.alphas for r in contributor)
-
-    assert [r.state for r in alone] == [RoundEnd.ALONE] * 2
-    assert "the rule uses no contributor" in alone[0].reason
-
-
-def test_a_study_cancelled_while_it_is_created_ends_at_both_servers(
-    federation: InMemoryFederation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command line found no server that had it, and said that it is withdrawn."""
-    create = Requester._create
-
-    def cancelled_meanwhile(self: Requester) -> None:
-        create(self)
-        self.journal.withdraw()
-
-    monkeypatch.setattr(Requester, "_create", cancelled_meanwhile)
-    with federation.agents(REQUESTER):
-        assert not run_to_end(federation, study_for(federation, "erosion", EROSION, 3, 60.0), REQUESTER)
-    held = [study.state for app in federation.servers.apps.values() for study in app.state.server.store.studies()]
-    assert held == [StudyState.CANCELLED] * 2
-
-
-def test_a_site_that_missed_rounds_applies_their_sums_by_itself(federation: InMemoryFederation) -> None:
-    """c4 is away for two rounds; the next list names it, so the servers seal it the sums, and it takes part at once."""
-    everybody = (REQUESTER, "c1", "c2", "c3", "c4")
-    with federation.agents():
-        federation.hand_in(study_for(federation, "away", RuleSpec(name=RuleName.FEDAVG), 6, 60.0))
-        federation.until("round 1", lambda: len(rounds_of(federation, "c4", "away")) >= 1)
-        federation.stop_agents("c4")
-        federation.until("two rounds without c4", lambda: len(rounds_of(federation, REQUESTER, "away")) >= 4)
-        federation.start("c4")
-        federation.until("the end", finished(federation, "away", *everybody))
-    records = rounds_of(federation, REQUESTER, "away")
-    released = {record.round for record in records if record.state is RoundEnd.RELEASED}
-    assert len(released) >= 4
-    took_part = ["c4" in record.took_part for record in records]
-    assert took_part[0]
-    assert not all(took_part)
-    assert took_part[-1]
-    assert not federation.texts(EventKind.DECLINED, "c4")
-    caught_up = {record.round for record in rounds_of(federation, "c4", "away") if record.state is RoundEnd.RELEASED}
-    assert caught_up == released
-    assert len({final_model(federation, site, "away") for site in everybody}) == 1
-    assert not any(record.distances for record in records)
-
-
-@pytest.mark.parametrize(
-    ("name", "odd", "told", "kept"),
-    [
-        ("optimum", AtItsOptimum, "completed: round 2: the requester's update is zero", "completed: round 2"),
-        ("broken", BrokenInRound2, "failed: the requester's update cannot be shared", "failed: layer '1.bias': 1 of 2"),
-    ],
-)
-def test_a_requester_with_nothing_to_share_ends_the_study(
-    federation: InMemoryFederation, name: str, odd: type[Odd], told: str, kept: str
-) -> None:
-    """At a local optimum the study is complete; with NaN it failed, and only the requester knows where."""
-    with federation.agents(learner=with_odd({REQUESTER: odd})):
-        records = run_to_end(federation, study_for(federation, name, EROSION, 5, 60.0), REQUESTER, "c1")
-    at_contributor, at_requester = (present(journal(federation, s, name).site_state()) for s in ("c1", REQUESTER))
-    assert (at_contributor.finished or "").startswith(told)
-    assert (at_requester.finished or "").startswith(kept)
-    assert [r.state for r in records] == [RoundEnd.RELEASED]
-
-
-def test_eroded_weights_leave_the_requester_alone(federation: InMemoryFederation) -> None:
-    """A heavy penalty takes all weight away: the shared part ends, everybody learns why, the requester goes on."""
-    harsh = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.6, size_penalty=0.1)
-    with federation.agents():
-        records = run_to_end(federation, study_for(federation, "harsh", harsh, 6, 60.0), REQUESTER, "c1", "c5")
-    assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
-    shared = [r for r in records if r.state is RoundEnd.RELEASED]
-    assert 1 <= len(shared) < 6
-    assert all(r.state is RoundEnd.ALONE for r in records[len(shared) :])
-    assert "contributors have weight left, at least 3 are needed" in records[-1].reason
-    contributor = present(journal(federation, "c1", "harsh").site_state())
-    assert present(contributor.finished) == "local_only: too few contributors are left"
-    assert records[-1].model_version == 6
-    kept = journal(federation, REQUESTER, "harsh")
-    facts = kept_model(kept, Kept.FEDERATED)
-    assert facts == KeptModel(version=len(shared))
-    assert np.array_equal(
-        load_kept(kept, Kept.FEDERATED, facts), journal(federation, "c1", "harsh").load_model(len(shared))
-    )
-
-
-def test_a_site_that_leaves_contributes_no_more_and_the_others_go_on(federation: InMemoryFederation) -> None:
-    everybody = (REQUESTER, "c1", "c2", "c3", "c4")
-    with federation.agents():
-        federation.hand_in(study_for(federation, "left", RuleSpec(name=RuleName.FEDAVG), 6, 60.0))
-        federation.until("round 1", lambda: len(rounds_of(federation, "c4", "left")) >= 1)
-        journal(federation, "c4", "left").leave("the permit has ended")
-        federation.until("the end", finished(federation, "left", *everybody))
-    records = rounds_of(federation, REQUESTER, "left")
-    said = [one for record in records for one in record.absences if one.site == "c4"]
-    assert said[0].why is Absent.DECLINED
-    assert said[0].text == "left: left: this site has left the study: the permit has ended"
-    assert {one.why for one in said[1:]} == {Absent.GIVEN_UP}
-    assert sum("c4" in record.took_part for record in records) < 6
-    assert [record.state for record in records[-2:]] == [RoundEnd.RELEASED] * 2
-
-
-class Unfit(Odd):
-    """A site whose data do not fit the study."""
-
-    def prepare(self) -> None:
-        raise ConfigurationError("y holds NaN in 2 rows")
-
-
-def test_the_requester_is_told_who_is_missing_and_who_cannot_begin(federation: InMemoryFederation) -> None:
-    """c4's data must be mended and c5's agent is not running; what is wrong with the data stays at c4."""
-    told = lambda: [text for text in federation.texts(EventKind.STUDY, REQUESTER) if text.startswith("since ")]  # noqa: E731
-    with federation.agents(REQUESTER, "c1", "c2", "c3", "c4", learner=with_odd({"c4": Unfit})):
-        federation.hand_in(study_for(federation, "waiting", RuleSpec(name=RuleName.FEDAVG), 2, 60.0))
-        federation.until("these two alone are named", lambda: bool(told()) and _named(told()[-1]) == {"c4", "c5"})
-        assert "c5 (nothing heard of its agent" in told()[-1]
-        assert "NaN" not in told()[-1]
-        hindered = "c4 (since "
-        federation.until("c4's letter", lambda: hindered in told()[-1])
-        assert "it cannot begin: something there, its data or settings, must be mended" in told()[-1]
-        federation.stop_agents("c4")
-        federation.start("c4", "c5")
-        federation.until("the end", finished(federation, "waiting", REQUESTER, "c4"))
-    assert "c4" in rounds_of(federation, REQUESTER, "waiting")[0].took_part
-
-
-def _named(text: str) -> set[str]:
-    return {site for site in ("c1", "c2", "c3", "c4", "c5") if f"{site} (" in text}
-
-
-def said_by(federation: InMemoryFederation, site: str, word: str, reason: str) -> None:
-    config = str(federation.config(site))
-    arguments = [word, "asked", "--config", config, "--person", "Dr. Yes", "--reason", reason, "--yes"]
-    result = CliRunner().invoke(agent_app, arguments)
-    assert result.exit_code == 0, result.output
-    assert f"study asked: {word}d by Dr. Yes" in result.output
-
-
-def test_nothing_trains_without_a_persons_word(federation: InMemoryFederation) -> None:
-    """c4 asks its people, who say yes when the study waits for them; c5's say no, and the others go on."""
-    settings = {site: federation.config(site) for site in (REQUESTER, "c4", "c5")}
-    for site in ("c4", "c5"):
-        settings[site].write_text(settings[site].read_text().replace('approve = "policy"', 'approve = "manual"'))
-    settings[REQUESTER].write_text(f"start_when = 4\n{settings[REQUESTER].read_text()}")
-    at = lambda site, text: any(text in one for one in federation.texts(EventKind.STUDY, site))  # noqa: E731
-    with federation.agents():
-        federation.hand_in(study_for(federation, "asked", RuleSpec(name=RuleName.FEDAVG), 2, 60.0))
-        federation.until("both wait", lambda: all(at(site, "waits for a person") for site in ("c4", "c5")))
-        said_by(federation, "c5", "decline", "no permit")
-        federation.until("the requester hears", lambda: at(REQUESTER, "c5 (since"))
-        assert at(REQUESTER, "it takes no part: its people declined the study")
-        assert not rounds_of(federation, REQUESTER, "asked")
-        said_by(federation, "c4", "approve", "permit 12")
-        federation.until("the end", finished(federation, "asked", REQUESTER, "c4", "c5"))
-    records = rounds_of(federation, REQUESTER, "asked")
-    assert ["c4" in record.took_part and "c5" not in record.took_part for record in records] == [True, True]
-    words = [json.loads(line) for line in (federation.state("c4") / "approvals.jsonl").read_text().splitlines()]
-    assert [(word["person"], word["approved"], word["reason"]) for word in words] == [("Dr. Yes", True, "permit 12")]
-    state = present(journal(federation, "c5", "asked").site_state())
-    assert state.finished == "declined by Dr. Yes: no permit"
-    assert state.model_version is None
 
 
 STUDY_TOML = """
@@ -338,7 +132,7 @@ def test_killed_processes_come_back(tmp_path: Path) -> None:
         spec({f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 4)}, seed=None), tmp_path
     )
     with tunnelling_proxy("ward:secret") as proxy, federation_behind(federation, "c3", proxy):
-        federation.hand_in(study_for(federation, "erosion", EROSION, 5, 60.0))
+        federation.hand_in(study_for(federation, "erosion", EROSION, 5))
         _require_healthy(federation, "c3")
         recorded = lambda site, count: lambda: len(rounds_of(federation, site, "erosion")) >= count  # noqa: E731
         wait_for("round 1", recorded(REQUESTER, 1))
@@ -402,3 +196,214 @@ def _require_ledger(federation: RunningFederation) -> None:
     assert state.site_key is not None
     assert state.site_key not in text
     assert state.site_key not in repr(state)
+
+
+# --- in memory: last, since a clock that nobody drives looks again and again ---------------------------------------
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
+    with InMemoryFederation(spec(policies()), tmp_path_factory.mktemp("memory"), light_learner) as running:
+        yield running
+
+
+def test_a_study_with_a_broken_site_and_a_refusing_one(federation: InMemoryFederation) -> None:
+    """c5's policy wants more contributors than the study guarantees; c4 computes NaN once; the study goes on."""
+    followers = ("c1", "c2", "c3", "c4")
+    with federation.agents(learner=with_odd({"c4": BrokenInRound2})):
+        records = run_to_end(federation, study_for(federation, "erosion", EROSION, 3), REQUESTER, *followers)
+        local = RuleSpec(name=RuleName.LOCAL)
+        alone = run_to_end(federation, study_for(federation, "alone", local, 2), REQUESTER)
+
+    assert [r.state for r in records] == [RoundEnd.RELEASED] * 3
+    assert [r.took_part for r in records] == [
+        (REQUESTER, "c1", "c2", "c3", "c4"),
+        (REQUESTER, "c1", "c2", "c3"),
+        (REQUESTER, "c1", "c2", "c3", "c4"),
+    ]
+    assert [r.declined for r in records] == [("c5",), ("c4",), ()]
+    assert [len(r.weights) for r in records] == [5, 4, 4]
+    assert all(len(r.distances) == len(r.took_part) - 1 for r in records)
+
+    absent = [[(one.site, one.why) for one in record.absences] for record in records]
+    assert absent == [
+        [("c5", Absent.DECLINED)],
+        [("c4", Absent.DECLINED), ("c5", Absent.GIVEN_UP)],
+        [("c5", Absent.GIVEN_UP)],
+    ]
+    assert records[2].absences[0].text.startswith("since round 1, enough_contributors: ")
+
+    refusal = federation.texts(EventKind.DECLINED, "c5")
+    assert len(refusal) == 1
+    assert "enough_contributors: 3 contributors" in refusal[0]
+    assert "at least 4 are demanded" in refusal[0]
+    (nan,) = federation.texts(EventKind.DECLINED, "c4")
+    assert nan.startswith("unusable_update: layer '1.bias': 1 of 2 values are NaN")
+
+    models = {final_model(federation, site, "erosion") for site in (REQUESTER, *followers)}
+    assert len(models) == 1
+    contributor = rounds_of(federation, "c1", "erosion")
+    assert [r.state for r in contributor] == [RoundEnd.RELEASED] * 3
+    assert all(not r.distances and not r.alphas for r in contributor)
+
+    assert [r.state for r in alone] == [RoundEnd.ALONE] * 2
+    assert "the rule uses no contributor" in alone[0].reason
+
+
+def test_a_study_cancelled_while_it_is_created_ends_at_both_servers(
+    federation: InMemoryFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line found no server that had it, and said that it is withdrawn."""
+    create = Requester._create
+
+    def cancelled_meanwhile(self: Requester) -> None:
+        create(self)
+        self.journal.withdraw()
+
+    monkeypatch.setattr(Requester, "_create", cancelled_meanwhile)
+    study = study_for(federation, "withdrawn", EROSION, 3)
+    with federation.agents(REQUESTER):
+        assert not run_to_end(federation, study, REQUESTER)
+    stores = [app.state.server.store for app in federation.servers.apps.values()]
+    assert [store.study(study.digest()).state for store in stores] == [StudyState.CANCELLED] * 2
+
+
+def test_a_site_that_missed_rounds_applies_their_sums_by_itself(federation: InMemoryFederation) -> None:
+    """c4 is away for two rounds; the next list names it, so the servers seal it the sums, and it takes part at once."""
+    everybody = (REQUESTER, "c1", "c2", "c3", "c4")
+    with federation.agents():
+        federation.hand_in(study_for(federation, "away", FEDAVG, 6))
+        federation.until("round 1", lambda: len(rounds_of(federation, "c4", "away")) >= 1)
+        federation.stop_agents("c4")
+        federation.until("two rounds without c4", lambda: len(rounds_of(federation, REQUESTER, "away")) >= 4)
+        federation.start("c4")
+        federation.until("the end", finished(federation, "away", *everybody))
+    records = rounds_of(federation, REQUESTER, "away")
+    released = {record.round for record in records if record.state is RoundEnd.RELEASED}
+    assert len(released) >= 4
+    took_part = ["c4" in record.took_part for record in records]
+    assert took_part[0]
+    assert not all(took_part)
+    assert took_part[-1]
+    assert not federation.texts(EventKind.DECLINED, "c4")
+    caught_up = {record.round for record in rounds_of(federation, "c4", "away") if record.state is RoundEnd.RELEASED}
+    assert caught_up == released
+    assert len({final_model(federation, site, "away") for site in everybody}) == 1
+    assert not any(record.distances for record in records)
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "told", "kept"),
+    [
+        ("optimum", AtItsOptimum, "completed: round 2: the requester's update is zero", "completed: round 2"),
+        ("broken", BrokenInRound2, "failed: the requester's update cannot be shared", "failed: layer '1.bias': 1 of 2"),
+    ],
+)
+def test_a_requester_with_nothing_to_share_ends_the_study(
+    federation: InMemoryFederation, name: str, odd: type[Odd], told: str, kept: str
+) -> None:
+    """At a local optimum the study is complete; with NaN it failed, and only the requester knows where."""
+    with federation.agents(learner=with_odd({REQUESTER: odd})):
+        records = run_to_end(federation, study_for(federation, name, EROSION, 5), REQUESTER, "c1")
+    at_contributor, at_requester = (present(journal(federation, s, name).site_state()) for s in ("c1", REQUESTER))
+    assert (at_contributor.finished or "").startswith(told)
+    assert (at_requester.finished or "").startswith(kept)
+    assert [r.state for r in records] == [RoundEnd.RELEASED]
+
+
+def test_eroded_weights_leave_the_requester_alone(federation: InMemoryFederation) -> None:
+    """A heavy penalty takes all weight away: the shared part ends, everybody learns why, the requester goes on."""
+    harsh = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.6, size_penalty=0.1)
+    with federation.agents():
+        records = run_to_end(federation, study_for(federation, "harsh", harsh, 6), REQUESTER, "c1", "c5")
+    assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
+    shared = [r for r in records if r.state is RoundEnd.RELEASED]
+    assert 1 <= len(shared) < 6
+    assert all(r.state is RoundEnd.ALONE for r in records[len(shared) :])
+    assert "contributors have weight left, at least 3 are needed" in records[-1].reason
+    contributor = present(journal(federation, "c1", "harsh").site_state())
+    assert present(contributor.finished) == "local_only: too few contributors are left"
+    assert records[-1].model_version == 6
+    kept = journal(federation, REQUESTER, "harsh")
+    facts = kept_model(kept, Kept.FEDERATED)
+    assert facts == KeptModel(version=len(shared))
+    assert np.array_equal(
+        load_kept(kept, Kept.FEDERATED, facts), journal(federation, "c1", "harsh").load_model(len(shared))
+    )
+
+
+def test_a_site_that_leaves_contributes_no_more_and_the_others_go_on(federation: InMemoryFederation) -> None:
+    everybody = (REQUESTER, "c1", "c2", "c3", "c4")
+    with federation.agents():
+        federation.hand_in(study_for(federation, "left", FEDAVG, 6))
+        federation.until("round 1", lambda: len(rounds_of(federation, "c4", "left")) >= 1)
+        journal(federation, "c4", "left").leave("the permit has ended")
+        federation.until("the end", finished(federation, "left", *everybody))
+    records = rounds_of(federation, REQUESTER, "left")
+    said = [one for record in records for one in record.absences if one.site == "c4"]
+    assert said[0].why is Absent.DECLINED
+    assert said[0].text == "left: left: this site has left the study: the permit has ended"
+    assert {one.why for one in said[1:]} == {Absent.GIVEN_UP}
+    assert sum("c4" in record.took_part for record in records) < 6
+    assert [record.state for record in records[-2:]] == [RoundEnd.RELEASED] * 2
+
+
+class Unfit(Odd):
+    """A site whose data do not fit the study."""
+
+    def prepare(self) -> None:
+        raise ConfigurationError("y holds NaN in 2 rows")
+
+
+def test_the_requester_is_told_who_is_missing_and_who_cannot_begin(federation: InMemoryFederation) -> None:
+    """c4's data must be mended and c5's agent is not running; what is wrong with the data stays at c4."""
+    told = lambda: [text for text in federation.texts(EventKind.STUDY, REQUESTER) if text.startswith("since ")]  # noqa: E731
+    with federation.agents(REQUESTER, "c1", "c2", "c3", "c4", learner=with_odd({"c4": Unfit})):
+        federation.hand_in(study_for(federation, "waiting", FEDAVG, 2))
+        federation.until("these two alone are named", lambda: bool(told()) and _named(told()[-1]) == {"c4", "c5"})
+        assert "c5 (nothing heard of its agent" in told()[-1]
+        assert "NaN" not in told()[-1]
+        hindered = "c4 (since "
+        federation.until("c4's letter", lambda: hindered in told()[-1])
+        assert "it cannot begin: something there, its data or settings, must be mended" in told()[-1]
+        federation.stop_agents("c4")
+        federation.start("c4", "c5")
+        federation.until("the end", finished(federation, "waiting", REQUESTER, "c4"))
+    assert "c4" in rounds_of(federation, REQUESTER, "waiting")[0].took_part
+
+
+def _named(text: str) -> set[str]:
+    return {site for site in ("c1", "c2", "c3", "c4", "c5") if f"{site} (" in text}
+
+
+def said_by(federation: InMemoryFederation, site: str, word: str, reason: str) -> None:
+    config = str(federation.config(site))
+    arguments = [word, "asked", "--config", config, "--person", "Dr. Yes", "--reason", reason, "--yes"]
+    result = CliRunner().invoke(agent_app, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"study asked: {word}d by Dr. Yes" in result.output
+
+
+def test_nothing_trains_without_a_persons_word(federation: InMemoryFederation) -> None:
+    """c4 asks its people, who say yes when the study waits for them; c5's say no, and the others go on."""
+    settings = {site: federation.config(site) for site in (REQUESTER, "c4", "c5")}
+    for site in ("c4", "c5"):
+        settings[site].write_text(settings[site].read_text().replace('approve = "policy"', 'approve = "manual"'))
+    settings[REQUESTER].write_text(f"start_when = 4\n{settings[REQUESTER].read_text()}")
+    at = lambda site, text: any(text in one for one in federation.texts(EventKind.STUDY, site))  # noqa: E731
+    with federation.agents():
+        federation.hand_in(study_for(federation, "asked", FEDAVG, 2))
+        federation.until("both wait", lambda: all(at(site, "waits for a person") for site in ("c4", "c5")))
+        said_by(federation, "c5", "decline", "no permit")
+        federation.until("the requester hears", lambda: at(REQUESTER, "c5 (since"))
+        assert at(REQUESTER, "it takes no part: its people declined the study")
+        assert not rounds_of(federation, REQUESTER, "asked")
+        said_by(federation, "c4", "approve", "permit 12")
+        federation.until("the end", finished(federation, "asked", REQUESTER, "c4", "c5"))
+    records = rounds_of(federation, REQUESTER, "asked")
+    assert ["c4" in record.took_part and "c5" not in record.took_part for record in records] == [True, True]
+    words = [json.loads(line) for line in (federation.state("c4") / "approvals.jsonl").read_text().splitlines()]
+    assert [(word["person"], word["approved"], word["reason"]) for word in words] == [("Dr. Yes", True, "permit 12")]
+    state = present(journal(federation, "c5", "asked").site_state())
+    assert state.finished == "declined by Dr. Yes: no permit"
+    assert state.model_version is None

@@ -19,16 +19,14 @@ from harness.federation.learners import light_learner
 from host.audit_command import app as audit_app
 from host.audit_log import AuditLog
 from protocol.errors import ConfigurationError
-from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from servers.cli import app as server_app
 from servers.settings import load_settings
-from tests.integration.agents import REQUESTER, finished, journal, spec, study_for
+from tests.integration.agents import FEDAVG, REQUESTER, finished, journal, spec, study_for
 
 STUDY = "audited"
 SITES = ("c1", "c2", "c3")
-FEDAVG = RuleSpec(name=RuleName.FEDAVG)
 
 
 def answers(folder: Path) -> str:
@@ -44,7 +42,7 @@ def part(text: str, question: str) -> str:
 def approve_until(federation: InMemoryFederation, site: str, last_day: date) -> None:
     """Approve until a time by the federation's clock, which is not the machine's."""
     kept = journal(federation, site, STUDY)
-    digest = study_for(federation, STUDY, FEDAVG, 2, 60.0).digest()
+    digest = study_for(federation, STUDY, FEDAVG, 2).digest()
     word = Approval(
         study=STUDY, study_digest=digest, approved=True, person="Dr. B", reason="permit 9", time_s=0.0, until=last_day
     )
@@ -57,7 +55,7 @@ def test_the_four_questions_are_answered_after_the_study_and_its_deletion(tmp_pa
         asked = federation.config("c1")
         asked.write_text(asked.read_text().replace('approve = "policy"', 'approve = "manual"'))
         with federation.agents():
-            federation.hand_in(study_for(federation, STUDY, FEDAVG, 2, 60.0))
+            federation.hand_in(study_for(federation, STUDY, FEDAVG, 2))
             waits = "waits for a person"
             federation.until("c1 asks", lambda: any(waits in text for text in federation.texts(EventKind.STUDY, "c1")))
             words = ["approve", STUDY, "--person", "Dr. A", "--reason", "permit 7", "--yes", "--config", str(asked)]

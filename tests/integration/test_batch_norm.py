@@ -15,10 +15,10 @@ from client_agent.learning.torch_learner import TorchLearner
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal
-from protocol.messages.control import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.messages.control import ModelSpec, Study, TrainingSpec
 from protocol.messages.model import ArchitectureSpec, Argument, Buffers
 from protocol.parameters import StudyParameters
-from tests.integration.agents import final_model, in_one_process, run_to_end, trained
+from tests.integration.agents import FEDAVG, final_model, in_one_process, run_to_end, trained
 from tests.unlimited import run_plain
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -65,7 +65,7 @@ def study(buffers: Buffers, roster_digest: str) -> Study:
         parameters=StudyParameters(
             dimension=sum(int(np.prod(layer.shape)) for layer in model.layers), clip_norm=64.0, least_contributors=3
         ),
-        rule=RuleSpec(name=RuleName.FEDAVG),
+        rule=FEDAVG,
         model=model,
         training=TrainingSpec(update="local_sgd", batch_size=6, local_learning_rate=0.05, server_learning_rate=0.05),
         rounds=ROUNDS,

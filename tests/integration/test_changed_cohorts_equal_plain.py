@@ -33,6 +33,8 @@ from tests.ports import free_ports
 from tests.unit.parties import party_keys
 from tests.unlimited import LONG_BREAST_CANCER, run_plain
 
+pytestmark = pytest.mark.uncounted
+
 ROUNDS = 7
 ROUND_S = 20.0
 DATA = breast_cancer_five_hospitals(0)

@@ -66,12 +66,11 @@ class Encrypting:
         made = self.sites.announcement(number, listed=CONTRIBUTORS, opens=Needs.NOTHING, closes_in_s=closes_in_s)
         return made.model_copy(update={"ckks_key_id": self.key.id.hex()})
 
-    def body(self, update: np.ndarray, key: SecretKey | None = None, of: tuple[str, str] = ("a0" * 32, EXTRA)) -> bytes:
+    def body(self, update: np.ndarray, of: tuple[str, str] = ("a0" * 32, EXTRA)) -> bytes:
         """An update's ciphertexts; on ``of``, announcement's digest and site, the check values depend."""
-        under = key or self.key
-        checks = SiteChecks(under, *of)
-        header = body_header(Kind.CONTRIBUTION, under, update.size)
-        return b"".join(contribution(Encryptor(under, MemoryFile()), header, update, Scaling(), 1.0, checks))
+        checks = SiteChecks(self.key, *of)
+        header = body_header(Kind.CONTRIBUTION, self.key, update.size)
+        return b"".join(contribution(Encryptor(self.key, MemoryFile()), header, update, Scaling(), 1.0, checks))
 
     def sealed(self, site: str, announcement: Announcement, body: bytes, **changes: object) -> bytes:
         salt, content_key = secrets.token_bytes(32), secrets.token_bytes(32)

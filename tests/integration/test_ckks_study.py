@@ -16,11 +16,11 @@ from client_agent.site.journal import SiteState
 from harness.federation.learners import LightLearner
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.ckks.scheme import Scheme
-from protocol.messages.control import OutcomeCause, RuleName, RuleSpec, Study, StudyProtection
+from protocol.messages.control import OutcomeCause, Study, StudyProtection
 from protocol.policy.site_policy import SitePolicy
 from protocol.shared_model import first_model
 from protocol.sharing import Side
-from tests.integration.agents import changed, finished, wait_for
+from tests.integration.agents import FEDAVG, changed, finished, wait_for
 from tests.integration.crashes import (
     REQUESTER,
     ROUNDS,
@@ -39,7 +39,6 @@ from tests.kit.present import present
 from tests.kit.processes import Federation
 
 pytest.importorskip("tenseal")
-FEDAVG = RuleSpec(name=RuleName.FEDAVG)
 WILLING = SitePolicy(least_isolation=0.0, allow_ckks=True, least_contributors=2)
 LATE = "c3"
 MISSING = OutcomeCause.RELEASE_SET_MISSING.said()

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from harness.demo.run import DemoOptions, _rules, data_sets
+from protocol.messages.control import RuleName, StudyProtection
+
 ROOT = Path(__file__).resolve().parents[2]
 RULES = {"weight_erosion", "fedavg", "local"}
 KEYS = {
@@ -40,13 +43,17 @@ CLOSE = 1e-4
 pytestmark = pytest.mark.slow
 
 
+def typed(*words: str) -> str:
+    command = [sys.executable, "-m", "moiety", "demo", "--quick", "--rounds", str(ROUNDS), *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "moiety", "demo", "--quick", "--rounds", str(ROUNDS), "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return out, done.stdout
+    return out, typed("--out", str(out))
 
 
 @pytest.fixture(scope="module")
@@ -141,15 +148,18 @@ def test_the_report_needs_nothing_else(demo: tuple[Path, str], studies: dict[str
             assert f"<td>{name}</td><td class=n>{pid}</td>" in page
 
 
+def test_ckks_compares_wfedavg_where_every_class_has_an_example(tmp_path: Path) -> None:
+    """No site of the digits has an example of 0, 1 or 9, so WFedAvg has no weights there."""
+    found = [_rules(one.load(0), StudyProtection.CKKS) for one in data_sets(DemoOptions(tmp_path))]
+    assert found == [(RuleName.WFEDAVG, RuleName.FEDAVG, RuleName.LOCAL), (RuleName.FEDAVG, RuleName.LOCAL)]
+
+
+@pytest.mark.soak
 def test_the_demo_under_ckks(tmp_path: Path) -> None:
+    """The report's words are in tests/unit/harness/test_demo.py, such processes and models in test_ckks_study.py."""
     pytest.importorskip("tenseal")
-    command = [sys.executable, "-m", "moiety", "demo", "--protection", "ckks", "--quick", "--rounds", "2"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    typed("--protection", "ckks", "--out", str(tmp_path))
     studies = json.loads((tmp_path / "summary.json").read_text())["studies"]
-    # no site of the digits has an example of 0, 1 or 9, so WFedAvg has no weights there
     rules = {"breast_cancer": {"wfedavg", "fedavg", "local"}, "digits": {"fedavg", "local"}}
     assert {name: set(study["rules"]) for name, study in studies.items()} == rules
     for study in studies.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from harness.federation.clocks import Stop, VirtualClock
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_study, torch_learner
 from host.audit_log import AUDIT, read_audit
-from protocol.messages.control import RuleName, RuleSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from tests.integration.agents import (
     EROSION,
+    FEDAVG,
     changed,
     final_model,
     finished,
@@ -30,8 +31,10 @@ from tests.integration.agents import (
     study_for,
 )
 
+pytestmark = pytest.mark.uncounted
+
 SITES = ("requester", "c1", "c2", "c3")
-ROUNDS = 3
+ROUNDS = 2
 MANY = 4
 AWAY_S = 60.0
 
@@ -52,7 +55,7 @@ def test_a_seed_fixes_what_sites_compute_whether_correlations_are_dealt_or_trans
     for real in (False, True):
         with InMemoryFederation(same, tmp_path / f"real-{real}", torch_learner, real_transfer=real) as running:
             running.start()
-            records = run_to_end(running, study_for(running, "trial", EROSION, ROUNDS, 60.0))
+            records = run_to_end(running, study_for(running, "trial", EROSION, ROUNDS))
             models = {final_model(running, site, "trial") for site in SITES}
             said = audited(running, SITES[1])
             servers = [server_audited(running, side) for side in Side]
@@ -66,49 +69,54 @@ def test_a_seed_fixes_what_sites_compute_whether_correlations_are_dealt_or_trans
     assert ends[0] == ends[1]
 
 
-def test_a_site_that_stays_away_costs_its_deadlines_on_their_clock_alone(tmp_path: Path) -> None:
-    with in_memory(tmp_path) as running:
-        study = light_study(running.parties, "away", RuleSpec(name=RuleName.FEDAVG), rounds=MANY)
-        running.start()
-        running.hand_in(changed(study, least_contributors=2, round_deadline_s=AWAY_S))
-        running.until("the first round", lambda: len(rounds_of(running, "c3", "away")) >= 1)
-        began = running.clock.monotonic()
-        running.stop_agents("c3")
-        running.until("the end", finished(running, "away", *SITES[:3]))
-        assert running.clock.monotonic() - began >= AWAY_S
-        took_part = [record.took_part for record in rounds_of(running, SITES[0], "away")]
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
+    with in_memory(tmp_path_factory.mktemp("memory")) as running:
+        yield running
+
+
+def begin(running: InMemoryFederation, name: str) -> float:
+    """Hand in a study, and wait for its first round; return the time after it."""
+    study = light_study(running.parties, name, FEDAVG, rounds=MANY)
+    running.hand_in(changed(study, least_contributors=2, round_deadline_s=AWAY_S))
+    running.until("the first round", lambda: len(rounds_of(running, "c3", name)) >= 1)
+    return running.clock.monotonic()
+
+
+def test_a_site_that_stays_away_costs_its_deadlines_on_their_clock_alone(federation: InMemoryFederation) -> None:
+    with federation.agents():
+        began = begin(federation, "away")
+        federation.stop_agents("c3")
+        federation.until("the end", finished(federation, "away", *SITES[:3]))
+        assert federation.clock.monotonic() - began >= AWAY_S
+    took_part = [record.took_part for record in rounds_of(federation, SITES[0], "away")]
     assert took_part[0] == SITES
     assert SITES[:3] in took_part
 
 
-def test_a_site_that_declines_costs_no_deadline(tmp_path: Path) -> None:
-    with in_memory(tmp_path) as running:
-        study = light_study(running.parties, "paused", RuleSpec(name=RuleName.FEDAVG), rounds=MANY)
-        running.start()
-        running.hand_in(changed(study, least_contributors=2, round_deadline_s=AWAY_S))
-        running.until("the first round", lambda: len(rounds_of(running, "c3", "paused")) >= 1)
-        began = running.clock.monotonic()
-        StudyJournal(running.state("c3"), "paused").pause("scanner")
-        running.until("the end", finished(running, "paused", *SITES))
-        assert running.clock.monotonic() - began < AWAY_S
-        records = rounds_of(running, SITES[0], "paused")
+def test_a_site_that_declines_costs_no_deadline(federation: InMemoryFederation) -> None:
+    with federation.agents():
+        began = begin(federation, "paused")
+        StudyJournal(federation.state("c3"), "paused").pause("scanner")
+        federation.until("the end", finished(federation, "paused", *SITES))
+        assert federation.clock.monotonic() - began < AWAY_S
+    records = rounds_of(federation, SITES[0], "paused")
     assert records[-1].declined == ("c3",)
     assert {record.took_part for record in records} == {SITES, SITES[:3]}
 
 
-def test_retries_end_by_their_clock_and_not_by_the_machines(tmp_path: Path) -> None:
+def test_retries_end_by_their_clock_and_not_by_the_machines(federation: InMemoryFederation) -> None:
     tries: list[float] = []
-    with in_memory(tmp_path) as running:
 
-        def ask() -> None:
-            for attempt in stamina.retry_context(on=ValueError, attempts=6, timeout=30.0, wait_initial=0.1):
-                with attempt:
-                    tries.append(running.clock.monotonic())
-                    running.clock.wait(threading.Event(), 20.0)
-                    raise ValueError("no answer")
+    def ask() -> None:
+        for attempt in stamina.retry_context(on=ValueError, attempts=6, timeout=30.0, wait_initial=0.1):
+            with attempt:
+                tries.append(federation.clock.monotonic())
+                federation.clock.wait(threading.Event(), 20.0)
+                raise ValueError("no answer")
 
-        with pytest.raises(ValueError, match="no answer"):
-            ask()
+    with pytest.raises(ValueError, match="no answer"):
+        ask()
     assert len(tries) == 2
 
 

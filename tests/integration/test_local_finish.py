@@ -29,6 +29,7 @@ from protocol.messages.control import RuleName, RuleSpec, Study, StudyState, Stu
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from tests.integration.agents import (
+    FEDAVG,
     REQUESTER,
     final_model,
     journal,
@@ -60,7 +61,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFed
 
 def study_of(running: InMemoryFederation, name: str) -> Study:
     """Its seed is the sites' own."""
-    return study_for(running, name, RuleSpec(name=RuleName.FEDAVG), ROUNDS, 60.0)
+    return study_for(running, name, FEDAVG, ROUNDS)
 
 
 def shared_model(running: InMemoryFederation, name: str) -> np.ndarray:

@@ -22,11 +22,10 @@ from harness.engine.run_state import Conditions
 from harness.engine.updates import PlainSum
 from harness.federation.in_memory_federation import InMemoryFederation
 from protocol.messages.control import Purpose, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import (
-    MODEL,
     REQUESTER,
+    changed,
     final_model,
     finished,
     in_one_process,
@@ -35,11 +34,14 @@ from tests.integration.agents import (
     rounds_of,
     run_to_end,
     site_data,
+    study_for,
     trained,
 )
 from tests.kit.bounds.error_bound import bound_of_run
 from tests.kit.present import present
 from tests.kit.small_runs import run_plain
+
+pytestmark = pytest.mark.uncounted
 
 CONTRIBUTORS = ("c1", "c2", "c3", "c4", "c5")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -65,17 +67,8 @@ DATA = {name: data_of(place) for place, name in enumerate(SITES)}
 
 
 def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, rounds: int = ROUNDS) -> Study:
-    return Study(
-        name=name,
-        roster_digest=federation.parties.roster.message.digest(),
-        parameters=StudyParameters(dimension=12, clip_norm=4.0, weight_grid=256, least_contributors=3),
-        rule=rule,
-        model=MODEL,
-        training=TrainingSpec(batch_size=8, server_learning_rate=0.2),
-        rounds=rounds,
-        round_deadline_s=60.0,
-        seed=11,
-    )
+    training = TrainingSpec(batch_size=8, server_learning_rate=0.2)
+    return changed(study_for(federation, name, rule, rounds), training=training, weight_grid=256)
 
 
 @pytest.fixture(scope="module")

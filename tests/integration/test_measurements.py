@@ -81,11 +81,14 @@ def test_the_requester_opens_the_exact_numbers_and_no_others(pair: AttackedPair,
 
 
 @pytest.mark.parametrize(
-    "attack",
-    [forgeries.wrap_around_entry, lambda x: x + np.uint64(2**63), forgeries.multiples_of_two_to_the_32],
-    ids=["one-entry-plus-2^63", "every-entry-plus-2^63", "multiples-of-2^32"],
+    ("opens", "attack"),
+    [
+        (Needs.NORMS, forgeries.wrap_around_entry),
+        (Needs.PAIRS, lambda x: x + np.uint64(2**63)),
+        (Needs.INNER_PRODUCTS, forgeries.multiples_of_two_to_the_32),
+    ],
+    ids=["norms, one entry plus 2^63", "pairs, every entry plus 2^63", "products, multiples of 2^32"],
 )
-@OPENS
 def test_nothing_is_opened_about_a_site_that_fails_its_check(pair: AttackedPair, opens: Needs, attack: Any) -> None:
     opened, found = measured(pair, opens, **{VICTIM: attack(small_update(np.random.default_rng(1), SMALL))})
     assert {site for site, one in found.items() if not one.in_range} == {VICTIM}

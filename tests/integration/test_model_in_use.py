@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import finished, moiety
+from tests.integration.agents import moiety, run_to_end
 from tests.kit.present import present
 from tests.ports import free_ports
 
@@ -104,10 +105,15 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
             _use_folder(running.config(name), folder / name)
         roster = running.parties.roster.message
         running.start()
-        running.hand_in(study_from_table(written, "heart.toml", roster, None))
-        running.until("the end", finished(running, "heart", *SITES))
+        run_to_end(running, study_from_table(written, "heart.toml", roster, None))
         running.stop_agents()
         yield Used(running, folder)
+
+
+@pytest.fixture(scope="module")
+def exported(used: Used) -> Path:
+    """The requester's model, for tests that only read it."""
+    return used.export("requester")
 
 
 def _use_folder(config: Path, folder: Path) -> None:
@@ -155,33 +161,32 @@ def predict(model: Path, file: Path, out: Path, *more: str) -> int:
 
 
 def test_a_patients_id_goes_with_the_predictions(
-    used: Used, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [["007", "50", "f", "1"], ["0007", "60", "m", ""]]
-    file, out = table(tmp_path / "new.csv", lines, ("mrn", "age", "sex", "pain")), used.export("requester")
-    assert predict(out, file, tmp_path / "p.csv", "--keep", "mrn") == 0
+    file = table(tmp_path / "new.csv", lines, ("mrn", "age", "sex", "pain"))
+    assert predict(exported, file, tmp_path / "p.csv", "--keep", "mrn") == 0
     assert [line[0] for line in predicted(tmp_path / "p.csv")] == ["mrn", "007", "0007"]
-    assert predict(out, file, tmp_path / "q.csv", "--keep", "MRN") == 2
+    assert predict(exported, file, tmp_path / "q.csv", "--keep", "MRN") == 2
     assert "column 'MRN' is not there" in capsys.readouterr().err
 
 
-def test_the_card_says_what_the_model_is(used: Used) -> None:
-    out = used.export("requester")
-    card = ModelCard.model_validate_json((out / "card.json").read_bytes())
+def test_the_card_says_what_the_model_is(exported: Path) -> None:
+    card = ModelCard.model_validate_json((exported / "card.json").read_bytes())
     assert (card.exported_at, card.ended.value, card.released, card.alone) == ("requester", "completed", 3, 0)
     assert [site.sums for site in card.sites] == [3] * 4
     assert [site.last_weight is None for site in card.sites].count(True) <= 1  # the requester has none of its own
-    assert not any(f'"{name}"' in (out / "card.json").read_text() for name in SITES[1:])
+    assert not any(f'"{name}"' in (exported / "card.json").read_text() for name in SITES[1:])
     assert {score.name for score in present(card.scores).scores} >= {"accuracy", "auroc", "log_loss"}
-    text = (out / "card.md").read_text()
+    text = (exported / "card.md").read_text()
     assert "LOCAL_ONLY" not in text
     assert card.study_digest in text
     assert "rule `fedavg`" in text
 
 
-def test_a_contributor_holds_the_same_model(used: Used) -> None:
-    theirs, ours = used.export("c2"), used.export("requester")
-    assert (theirs / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
+def test_a_contributor_holds_the_same_model(used: Used, exported: Path) -> None:
+    theirs = used.export("c2")
+    assert (theirs / "model.safetensors").read_bytes() == (exported / "model.safetensors").read_bytes()
     card = ModelCard.model_validate_json((theirs / "card.json").read_bytes())
     assert card.exported_at == "contributor"
     assert all(site.last_weight is None for site in card.sites)
@@ -196,17 +201,24 @@ def test_a_contributor_holds_the_same_model(used: Used) -> None:
     ],
 )
 def test_a_table_of_other_columns_or_categories_is_refused(
-    header: tuple[str, ...], line: list[str], said: str, used: Used, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    header: tuple[str, ...],
+    line: list[str],
+    said: str,
+    exported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = table(tmp_path / "new.csv", [line], header)
-    assert predict(used.export("requester"), file, tmp_path / "p.csv") == 2
+    assert predict(exported, file, tmp_path / "p.csv") == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "p.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["transformation.json", "model.safetensors", "study.json"])
-def test_a_changed_file_is_refused(name: str, used: Used, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = used.export("requester")
+def test_a_changed_file_is_refused(
+    name: str, used: Used, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shutil.copytree(exported, tmp_path / "model")
     content = (out / name).read_bytes()
     (out / name).write_bytes(content.replace(b"1", b"2", 1))
     assert predict(out, features_file(used, tmp_path), tmp_path / "p.csv") == 2
@@ -214,9 +226,9 @@ def test_a_changed_file_is_refused(name: str, used: Used, tmp_path: Path, capsys
 
 
 def test_a_transformation_that_is_not_the_cards_is_refused(
-    used: Used, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    used: Used, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = used.export("requester")
+    out = shutil.copytree(exported, tmp_path / "model")
     card = json.loads((out / "card.json").read_text())
     card["transformation_digest"] = "0" * 64
     (out / "card.json").write_text(json.dumps(card))

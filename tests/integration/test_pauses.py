@@ -23,8 +23,8 @@ from client_agent.study.approval import standing
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import light_study
 from harness.federation.processes import write_secret
-from protocol.messages.control import RuleName, RuleSpec, Study, StudyState
-from tests.integration.agents import changed, final_model, finished, in_memory, rounds_of, run_to_end, wait_for
+from protocol.messages.control import Study, StudyState
+from tests.integration.agents import FEDAVG, changed, final_model, finished, in_memory, rounds_of, run_to_end, wait_for
 from tests.kit.receivers import webhook_receiver
 
 # --- pauses -----------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ NAME = "pauses"
 
 
 def the_study(running: InMemoryFederation, rounds: int) -> Study:
-    study = light_study(running.parties, NAME, RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
+    study = light_study(running.parties, NAME, FEDAVG, rounds=rounds)
     return changed(study, least_contributors=2)
 
 
@@ -191,7 +191,7 @@ def quiet_until(running: InMemoryFederation, site: str, minutes: int) -> None:
 
 def test_a_large_contribution_waits_for_the_end_of_quiet_hours_or_is_declined(tmp_path: Path) -> None:
     with in_memory(tmp_path) as running:
-        study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=1, dimension=LARGE)
+        study = light_study(running.parties, "trial", FEDAVG, rounds=1, dimension=LARGE)
         quiet_until(running, "requester", 2)
         quiet_until(running, "c2", 4)
         quiet_until(running, "c3", 200)

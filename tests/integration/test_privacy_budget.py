@@ -14,9 +14,10 @@ from client_agent.site.privacy_budget import Steps, Training, budget_memory, eps
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import class_counts, light_study, torch_learner
 from protocol.errors import Clause
-from protocol.messages.control import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
+from protocol.messages.control import EndCause, PrivacySpec, Study, StudyEndState
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import (
+    FEDAVG,
     changed,
     final_model,
     finished,
@@ -45,7 +46,7 @@ def budget(site: int, rounds: int) -> SitePolicy:
 
 
 def noised(running: InMemoryFederation, name: str, rounds: int, least: int = 3) -> Study:
-    study = light_study(running.parties, name, RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
+    study = light_study(running.parties, name, FEDAVG, rounds=rounds)
     privacy = PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)
     return changed(study, least_contributors=least, privacy=privacy)
 
@@ -138,7 +139,7 @@ def test_without_a_budget_noise_is_counted_and_nothing_is_refused(tmp_path: Path
         running.start()
         run_to_end(running, noised(running, "first", 2))
         assert len(trainings(running, "c2")) == 2
-        run_to_end(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
+        run_to_end(running, light_study(running.parties, "plain", FEDAVG, rounds=1))
         assert len(trainings(running, "c2")) == 2
 
 
@@ -148,7 +149,7 @@ def test_a_site_with_a_budget_takes_part_in_no_study_without_noise_nor_with_less
     policy = OPEN.model_copy(update={"delta": DELTA, "epsilon": 50.0, "least_noise": NOISE * 1.01})
     with in_memory(tmp_path, SITES, OPEN, c1=policy) as running:
         running.start()
-        run_to_end(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
+        run_to_end(running, light_study(running.parties, "plain", FEDAVG, rounds=1))
         run_to_end(running, noised(running, "quiet", 2))
         assert [end_of(running, name)[2:] for name in ("plain", "quiet")] == [(Clause.NOISE, "c1")] * 2
         assert trainings(running, "c1") == ()
@@ -157,26 +158,26 @@ def test_a_site_with_a_budget_takes_part_in_no_study_without_noise_nor_with_less
 def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_it_spent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The real learner over both servers: epsilon on the card and in the command is that of 60 records, 3 rounds."""
+    """The real learner over both servers: epsilon on the card and in the command is that of 60 records, 2 rounds."""
     policies = {name: OPEN.model_copy(update={"delta": DELTA, "epsilon": 20.0}) for name in SITES}
     with InMemoryFederation(spec(policies), tmp_path, torch_learner) as running:
-        study = study_for(running, "earnest", RuleSpec(name=RuleName.FEDAVG), 3, 60.0)
+        study = study_for(running, "earnest", FEDAVG)
         running.start()
         records = run_to_end(running, changed(study, privacy=PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)))
         models = {final_model(running, site, "earnest") for site in SITES}
-    assert [record.state for record in records] == [RoundEnd.RELEASED] * 3
+    assert [record.state for record in records] == [RoundEnd.RELEASED] * 2
     assert len(models) == 1
-    spent = epsilon_of([Steps(16 / 60, NOISE, 3)], DELTA)
+    spent = epsilon_of([Steps(16 / 60, NOISE, 2)], DELTA)
     config = str(running.config("c1"))
     capsys.readouterr()
     assert moiety("model", "export", "earnest", "--config", config, "--out", str(tmp_path / "out"), "--json") == 0
     card = json.loads(capsys.readouterr().out)["privacy"]
-    assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 3, NOISE)
+    assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 2, NOISE)
     assert card["epsilon"] == pytest.approx(spent)
     assert moiety("agent", "status", "--config", config, "--json") == 0
     report = json.loads(capsys.readouterr().out)["budget"]
     assert report["spent"] == pytest.approx(spent)
-    assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))
+    assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 2)], 20.0, DELTA))
 
 
 def test_a_study_under_noise_of_the_servers_is_ended_by_its_requester_and_opens_no_further_sum(
@@ -185,7 +186,7 @@ def test_a_study_under_noise_of_the_servers_is_ended_by_its_requester_and_opens_
     """As an older version began it; the property stands for that version."""
     with in_memory(tmp_path, SITES, OPEN) as running, monkeypatch.context() as older:
         older.setattr(Study, "unsupported", None)
-        study = light_study(running.parties, "hidden", RuleSpec(name=RuleName.FEDAVG), rounds=500)
+        study = light_study(running.parties, "hidden", FEDAVG, rounds=500)
         running.hand_in(changed(study, privacy=PrivacySpec(unit="site", noise_multiplier=NOISE)))
         running.start()
         running.until("a sum", lambda: bool(rounds_of(running, SITES[0], "hidden")))

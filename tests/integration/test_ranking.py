@@ -15,17 +15,17 @@ from client_agent.study.results import RANKING_FILE, Ranking
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
 from protocol.messages.control import Purpose, RankingSpec, RuleName, RuleSpec, Study
-from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.ranking import predictor
 from tests.integration.agents import (
     EROSION,
     REQUESTER,
+    changed,
     final_model,
-    finished,
     journal,
     out_of_range,
     rounds_of,
+    run_to_end,
     site_data,
     spec,
     study_for,
@@ -45,15 +45,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation
 
 
 def ranking_study(run: InMemoryFederation, name: str) -> Study:
-    plain = study_for(run, name, EROSION, ROUNDS, 20.0)
-    return Study.model_validate({**dict(plain), "ranking": RankingSpec(penalty=PENALTY)})
+    return changed(study_for(run, name, EROSION, ROUNDS, 20.0), ranking=RankingSpec(penalty=PENALTY))
 
 
 def counting_study(run: InMemoryFederation, name: str) -> Study:
     """WFedAvg, under which every site of three may weigh as much as the others' least weights let it."""
-    parameters = StudyParameters(dimension=13, clip_norm=4.0, weight_grid=2, least_contributors=3)
-    rule = RuleSpec(name=RuleName.WFEDAVG)
-    return Study.model_validate({**dict(ranking_study(run, name)), "parameters": parameters, "rule": rule})
+    return changed(ranking_study(run, name), rule=RuleSpec(name=RuleName.WFEDAVG), dimension=13, weight_grid=2)
 
 
 def kept(run: InMemoryFederation, name: str) -> Ranking:
@@ -64,8 +61,7 @@ def kept(run: InMemoryFederation, name: str) -> Ranking:
 def ranked(run: InMemoryFederation) -> Ranking:
     """A study of Weight Erosion that ranks its sites first, run to its end."""
     with run.agents():
-        run.hand_in(ranking_study(run, "erosion"))
-        run.until("the study's end", finished(run, "erosion", *SITES))
+        run_to_end(run, ranking_study(run, "erosion"))
     return kept(run, "erosion")
 
 
@@ -106,8 +102,7 @@ def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
     """c3's model is out of range; its update afterwards is in range."""
     out_of_range(monkeypatch, "c3", lambda announcement: announcement.purpose is Purpose.RANKING)
     with run.agents():
-        run.hand_in(counting_study(run, "counted"))
-        run.until("the study's end", finished(run, "counted", *SITES))
+        run_to_end(run, counting_study(run, "counted"))
     assert {one.site: one.loss is None for one in kept(run, "counted").sites} == {"c1": False, "c2": False, "c3": True}
     assert kept(run, "counted").sites[-1].site == "c3"
     rounds = rounds_of(run, "c3", "counted")

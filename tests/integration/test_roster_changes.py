@@ -19,13 +19,13 @@ from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import Learners, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable, UnknownResource
-from protocol.messages.control import RosterChange, RuleName, RuleSpec, Signed, Study
+from protocol.messages.control import RosterChange, Signed, Study
 from protocol.messages.purpose import StudyProtection
 from protocol.policy.site_policy import SitePolicy
 from protocol.roster.chain import Wanted, claimed, parse_chain
 from protocol.sharing import Side
 from servers.server import open_server
-from tests.integration.agents import changed, final_model, finished, in_memory, party_of, rounds_of, run_to_end
+from tests.integration.agents import FEDAVG, changed, final_model, finished, in_memory, party_of, rounds_of, run_to_end
 from tests.integration.roster_changes import (
     Waits,
     as_site,
@@ -54,7 +54,7 @@ def federation(folder: Path) -> InMemoryFederation:
 
 
 def study_of(running: InMemoryFederation, rounds: int, *, least: int = 2, deadline_s: float = 60.0) -> Study:
-    study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
+    study = light_study(running.parties, "trial", FEDAVG, rounds=rounds)
     return changed(study, least_contributors=least, round_deadline_s=deadline_s)
 
 
@@ -255,21 +255,20 @@ def test_an_operator_renews_its_keys_between_two_studies(tmp_path: Path) -> None
     with in_memory(tmp_path, SITES, POLICY) as running:
 
         def study(name: str) -> None:
-            run_to_end(running, light_study(running.parties, name, RuleSpec(name=RuleName.FEDAVG), rounds=1))
+            run_to_end(running, light_study(running.parties, name, FEDAVG, rounds=1))
             assert len({final_model(running, site, name) for site in SITES}) == 1
 
         running.start()
         study("before")
         running.stop_agents("requester")
-        for number, side in ((1, Side.A),):
-            chain = chain_of(running)
-            operator = chain.head.operator(side)
-            keys = renewed_keys(running.parties.keys_of(operator.name), number)
-            write_keys(running, keys)
-            change_roster(running, Wanted(given=(claimed(keys, chain.first_digest, url=operator.url),)))
-            running.until(f"change {number} is in force", in_force(running, number))
-            server = running.servers.apps[side].state.server
-            assert server.keys.key_id == keys.key_id == server.roster.operator(side).key_id
+        chain = chain_of(running)
+        operator = chain.head.operator(Side.A)
+        keys = renewed_keys(running.parties.keys_of(operator.name), 1)
+        write_keys(running, keys)
+        change_roster(running, Wanted(given=(claimed(keys, chain.first_digest, url=operator.url),)))
+        running.until("the change is in force", in_force(running, 1))
+        server = running.servers.apps[Side.A].state.server
+        assert server.keys.key_id == keys.key_id == server.roster.operator(Side.A).key_id
         running.start("requester")
         study("after")
     again = open_server(running.servers.apps[Side.A].state.server.settings)

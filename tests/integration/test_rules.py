@@ -17,10 +17,11 @@ from client_agent.site.events import EventKind, RoundEnd, RoundRecord, rewards_o
 from harness.engine.history import RoundKind, RunHistory
 from harness.federation.in_memory_federation import InMemoryFederation
 from protocol.messages.control import ModelSpec, Purpose, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import class_weight
 from tests.integration.agents import (
+    FEDAVG,
     MODEL,
     REQUESTER,
     changed,
@@ -31,6 +32,7 @@ from tests.integration.agents import (
     rounds_of,
     run_to_end,
     site_data,
+    study_for,
     trained,
 )
 from tests.kit.bounds.error_bound import bound_of_run
@@ -48,7 +50,7 @@ NORM_BOUND = 1.17
 WILLING = SitePolicy(least_isolation=0.0, may_open=tuple(needs for needs in Needs if needs is not Needs.NOTHING))
 RULES = {
     "weight-erosion": RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.05, size_penalty=0.1),
-    "fedavg": RuleSpec(name=RuleName.FEDAVG),
+    "fedavg": FEDAVG,
     "fedavg-bounded": RuleSpec(name=RuleName.FEDAVG, norm_bound=NORM_BOUND),
     "by-samples": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES),
     "by-samples-bounded": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=5.0),
@@ -74,20 +76,10 @@ DATA = {name: data_of(place) for place, name in enumerate(SITES)}
 def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, model: ModelSpec = MODEL) -> Study:
     """With a grid of 1/2 a site of weight 1 has at most half of a sum of three whose weights it does not know."""
     own = rule.name.self_weighted
-    parameters = StudyParameters(
-        dimension=dimension(model) + own, clip_norm=4.0, weight_grid=2 if own else 32, least_contributors=3
-    )
-    return Study(
-        name=name,
-        roster_digest=federation.parties.roster.message.digest(),
-        parameters=parameters,
-        rule=rule,
-        model=model,
-        training=TrainingSpec(batch_size=16, server_learning_rate=0.1),
-        rounds=ROUNDS,
-        round_deadline_s=60.0,
-        seed=11,
-    )
+    training = TrainingSpec(batch_size=16, server_learning_rate=0.1)
+    numbers = {"dimension": dimension(model) + own, "weight_grid": 2 if own else 32}
+    plain = study_for(federation, name, rounds=ROUNDS)
+    return changed(plain, rule=rule, model=model, training=training, **numbers)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ import pytest
 from client_agent.net.ledger import Ledger, LedgerEntry
 from client_agent.site.events import METRICS, Absence, Absent, RoundEnd, RoundRecord, append_record, site_values
 from client_agent.study.approval import approval_of
+from harness.federation.processes import fork_command
+from tests.documents.terminal import environment, until_said
 from tests.kit.browser import chromium, looked_at
 from tests.kit.present import present
 from tests.unit.client_agent.federation import REQUESTER
@@ -26,30 +28,25 @@ assert chromium  # a fixture of that module
 assert config  # a fixture of that module
 
 
-class Page:
-    """The command's own process; the address is what it prints."""
-
-    def __init__(self, config: Path) -> None:
-        command = [sys.executable, "-m", "moiety", "agent", "page", "--config", str(config), "--port", "0"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        found = re.search(r"http://127\.0\.0\.1:\d+/login\?token=\S+", line)
-        assert found is not None, line
-        self.address = found[0]
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+@contextmanager
+def shown_page(config: Path) -> Iterator[str]:
+    """The command in a process of its own; the address is what it prints."""
+    log = config.parent / "page.log"
+    log.touch()
+    process = fork_command(["agent", "page", "--config", str(config), "--port", "0"], log, environment())
+    try:
+        until_said("token=", log, process=process)
+        yield present(re.search(r"http://127\.0\.0\.1:\d+/login\?token=\S+", log.read_text()))[0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
 
 
 @pytest.fixture
 def address(config: Path) -> Iterator[str]:  # the fixture of that name
     Ledger(config.parent / "state" / "ledger.jsonl").close()
-    page = Page(config)
-    yield page.address
-    page.stop()
+    with shown_page(config) as shown:
+        yield shown
 
 
 def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, config: Path) -> None:
@@ -113,11 +110,10 @@ def test_rounds_come_by_themselves(chromium: Chromium, config: Path) -> None:
     _write_ledger(config.parent / "state" / "ledger.jsonl")
     for number in range(1, 9):
         append_record(metrics, _round(number))
-    page_process = Page(config)
-    try:
+    with shown_page(config) as address:
         page = chromium.new_page(viewport={"width": 1200, "height": 900})
-        page.goto(page_process.address)
-        page.goto(f"{page_process.address.split('/login')[0]}/studies/{STUDY.name}")
+        page.goto(address)
+        page.goto(f"{address.split('/login')[0]}/studies/{STUDY.name}")
         assert page.get_by_role("img", name="each site's weight").is_visible()
         assert page.get_by_text("c3 (declined: isolation: too close)").first.is_visible()
         looked_at(page, "requester")
@@ -131,10 +127,8 @@ def test_rounds_come_by_themselves(chromium: Chromium, config: Path) -> None:
         looked_at(small, "narrow")
         page.emulate_media(color_scheme="dark")
         looked_at(page, "requester-dark")
-        small.goto(page_process.address.split("/login")[0])
+        small.goto(address.split("/login")[0])
         looked_at(small, "studies-narrow")
-    finally:
-        page_process.stop()
 
 
 def _round(number: int) -> RoundRecord:

@@ -24,8 +24,6 @@ from protocol.errors import ConfigurationError
 from protocol.messages.control import (
     EndCause,
     PrivacySpec,
-    RuleName,
-    RuleSpec,
     Signed,
     Study,
     StudyEnd,
@@ -33,7 +31,7 @@ from protocol.messages.control import (
     sign,
 )
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import EROSION, changed, finished, rounds_of, run_to_end, spec, study_for
+from tests.integration.agents import EROSION, FEDAVG, changed, finished, rounds_of, run_to_end, spec, study_for
 from tests.kit.present import present
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -58,7 +56,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
         config = running.config(SITES[0])
         settings = load_settings(config)
         running.start()
-        running.hand_in(changed(study_for(running, "heart", EROSION, ROUNDS, 60.0), least_contributors=2))
+        running.hand_in(changed(study_for(running, "heart", EROSION, ROUNDS), least_contributors=2))
         running.until("a round", lambda: len(rounds_of(running, SITES[0], "heart")) >= 1)
         half = report_of(settings)
         running.stop_agents("c3")
@@ -186,16 +184,6 @@ def test_an_end_that_was_not_asked_for_says_so_first(ended: Ended, tmp_path: Pat
         assert f'<p class="alarm">NOT FEDERATED: study heart is {state.value} (&lt;b&gt;too close&lt;/b&gt;)' in page
 
 
-def test_averaging_opens_no_distances(tmp_path: Path) -> None:
-    with federation(tmp_path) as running:
-        study = study_for(running, "heart", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
-        running.start()
-        run_to_end(running, study)
-        found = report_of(load_settings(running.config(SITES[0])))
-    assert "Distances.</b>" not in report_html(found)
-    assert {one.distance for one in found.sites} == {None}
-
-
 NOISE = 2.0
 
 
@@ -204,7 +192,7 @@ def noised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Settings of the requester and of c1 after a study with noise."""
     with federation(tmp_path_factory.mktemp("noised")) as running:
         running.start()
-        study = study_for(running, "of-record", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
+        study = study_for(running, "of-record", FEDAVG, 2)
         run_to_end(running, changed(study, privacy=PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)))
         return running.config(SITES[0]), running.config("c1")
 
@@ -225,6 +213,12 @@ def test_a_study_with_noise_says_its_epsilon_wherever_it_is_read(noised: tuple[P
         assert "<td>budget</td><td>none is set</td>" in page
         assert f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each record of the site" in page
         assert StudyReport.model_validate_json(found.model_dump_json()) == found
+
+
+def test_averaging_opens_no_distances(noised: tuple[Path, Path]) -> None:
+    found = report_of(load_settings(noised[0]), "of-record")
+    assert "Distances.</b>" not in report_html(found)
+    assert {one.distance for one in found.sites} == {None}
 
 
 def test_a_report_says_how_much_of_the_budget_is_used(noised: tuple[Path, Path]) -> None:

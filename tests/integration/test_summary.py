@@ -34,10 +34,11 @@ from tests.integration.agents import (
     EROSION,
     REQUESTER,
     Federated,
-    finished,
+    changed,
     journal,
     out_of_range,
     rounds_of,
+    run_to_end,
     spec,
     study_for,
 )
@@ -79,10 +80,10 @@ def put_tables(run: Federated, sites: tuple[str, ...] = SITES) -> None:
         (folder / "transformation.json").write_text(json.dumps(kept))
 
 
-def summary_study(run: Federated, name: str, rounds: int = 0, second_moments: bool = True) -> Study:
+def summary_study(run: Federated, name: str, rounds: int = 0) -> Study:
     plain = study_for(run, name, EROSION, max(rounds, 1), 20.0)
-    asked = SummarySpec(bins=8, most_rows=1000, second_moments=second_moments)
-    return Study.model_validate({**dict(plain), "rounds": rounds, "data_schema": SCHEMA, "summary": asked})
+    asked = SummarySpec(bins=8, most_rows=1000, second_moments=True)
+    return changed(plain, rounds=rounds, data_schema=SCHEMA, summary=asked)
 
 
 def kept(run: InMemoryFederation, site: str, name: str) -> Summary | None:
@@ -107,8 +108,7 @@ def alone(run: InMemoryFederation) -> Study:
     """A study of a summary and nothing else, run to its end."""
     study = summary_study(run, "alone")
     with run.agents():
-        run.hand_in(study)
-        run.until("the study's end", finished(run, "alone", *SITES))
+        run_to_end(run, study)
     return study
 
 
@@ -173,8 +173,7 @@ def test_without_one_site_it_is_refused_and_training_goes_on(run: InMemoryFedera
         config.write_text("start_when = 3\n" + text)
         run.stop_agents(REQUESTER)
         run.start(REQUESTER)
-        run.hand_in(summary_study(run, "again", rounds=1))
-        run.until("the study's end", finished(run, "again", *SITES[:-1]))
+        run_to_end(run, summary_study(run, "again", rounds=1), *SITES[:-1])
         config.write_text(text)
     summary = present(kept(run, REQUESTER, "again"))
     assert summary.table is None
@@ -191,16 +190,14 @@ def test_the_same_sites_are_summed_again_and_a_site_out_of_range_is_left_out(
 ) -> None:
     """c2 adds 2^63 to a count. Without it the sum would show it by the difference to the one before: there is none."""
     with run.agents():
-        run.hand_in(summary_study(run, "same"))
-        run.until("the study's end", finished(run, "same", *SITES))
+        run_to_end(run, summary_study(run, "same"))
     same, before = kept(run, "c3", "same"), kept(run, "c3", "alone")
     assert same is not None
     assert before is not None
     assert same.table == before.table
     out_of_range(monkeypatch, "c2", lambda announcement: announcement.purpose is Purpose.SUMMARY)
     with run.agents():
-        run.hand_in(summary_study(run, "wild"))
-        run.until("the study's end", finished(run, "wild", *SITES))
+        run_to_end(run, summary_study(run, "wild"))
     assert kept(run, "c3", "wild") is None
     end = present(journal(run, "c3", "wild").site_state())
     assert present(end.ended_by).message.cause is EndCause.NOT_SUMMARISED
@@ -211,8 +208,7 @@ def test_a_policy_that_says_no_ends_the_study_before_it_begins_and_is_named(tmp_
     with InMemoryFederation(spec({**dict.fromkeys(SITES[:4], POLICY), "c2": policy}), tmp_path, light_learner) as run:
         put_tables(run, SITES[:4])
         with run.agents():
-            run.hand_in(summary_study(run, "refused"))
-            run.until("the end", finished(run, "refused", REQUESTER))
+            run_to_end(run, summary_study(run, "refused"), REQUESTER)
         state = present(journal(run, REQUESTER, "refused").site_state())
         end = present(state.ended_by).message
         assert (end.cause, end.clause, end.site) == (EndCause.STUDY_REFUSED, Clause.SECOND_MOMENTS, "c2")

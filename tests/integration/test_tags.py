@@ -25,7 +25,7 @@ from servers.rounds import release
 from servers.server import Server
 from servers.store.records import RoundRecord
 from tests.integration import wrong_tags
-from tests.integration.agents import changed, final_model, in_memory, journal, rounds_of, run_to_end
+from tests.integration.agents import FEDAVG, changed, final_model, in_memory, journal, rounds_of, run_to_end
 from tests.kit.present import present
 
 SITES = ("requester", "c1", "c2", "c3", "c4")
@@ -38,7 +38,6 @@ def run(
 ) -> list[RoundEnd]:
     study = light_study(running.parties, name, EROSION, rounds=rounds)
     numbers = {"least_contributors": 3, "dimension": DIMENSION + rule.name.self_weighted, "weight_grid": 3}
-    running.start()
     return [record.state for record in run_to_end(running, changed(study, tags=tags, rule=rule, **numbers))]
 
 
@@ -58,15 +57,17 @@ def state(running: InMemoryFederation, name: str) -> RequesterState:
     ],
 )
 def test_with_tags_the_study_is_the_same(tmp_path: Path, rule: RuleSpec) -> None:
-    models = []
-    for tags in (False, True):
-        with in_memory(tmp_path / f"tags-{tags}", SITES, POLICY) as running:
-            ends = run(running, rule, "same", rounds=2, tags=tags)
+    models = set()
+    with in_memory(tmp_path, SITES, POLICY) as running:
+        running.start()
+        for name, tags in (("plain", False), ("tagged", True)):
+            ends = run(running, rule, name, rounds=2, tags=tags)
             assert set(ends) == {RoundEnd.RELEASED}
-            models.append({final_model(running, site, "same") for site in SITES})
-            kept = read_transcripts(journal(running, "c1", "same").folder / "transcripts")
+            models |= {final_model(running, site, name) for site in SITES}
+            kept = read_transcripts(journal(running, "c1", name).folder / "transcripts")
             assert [len(one.goes) for one in kept] == [int(tags)] * len(ends)
             assert findings(kept, running.parties.roster.message).deviations == ()
+    assert len(models) == 1
 
 
 def test_a_site_with_wrong_tags_costs_a_round_and_is_not_asked_again(
@@ -76,7 +77,8 @@ def test_a_site_with_wrong_tags_costs_a_round_and_is_not_asked_again(
     for module, name, instead in wrong_tags.REPLACED:
         monkeypatch.setattr(f"{module}.{name}", instead)
     with in_memory(tmp_path, SITES, POLICY) as running:
-        ends = run(running, RuleSpec(name=RuleName.FEDAVG), "wrong", rounds=3)
+        running.start()
+        ends = run(running, FEDAVG, "wrong", rounds=3)
         records = rounds_of(running, SITES[0], "wrong")
         assert ends == [RoundEnd.SKIPPED, RoundEnd.RELEASED, RoundEnd.SKIPPED]
         assert [record.failed_check for record in records] == [("c2",), (), ("c2",)]
@@ -93,7 +95,8 @@ def test_a_server_that_changes_a_sum_ends_the_study_before_anything_is_opened(
 ) -> None:
     alter_sums(monkeypatch, by=1)
     with in_memory(tmp_path, SITES, POLICY) as running:
-        ends = run(running, RuleSpec(name=RuleName.FEDAVG), "lied", rounds=2)
+        running.start()
+        ends = run(running, FEDAVG, "lied", rounds=2)
         assert ends == [RoundEnd.SKIPPED]
         end = present(state(running, "lied").end)
         assert (end.message.state, end.message.cause) == (StudyEndState.FAILED, EndCause.SERVER_DEVIATED)
@@ -120,7 +123,8 @@ def test_a_server_that_forges_its_check_is_named_by_every_site(tmp_path: Path, m
 
     monkeypatch.setattr(release, "_errors_of_half", forged)
     with in_memory(tmp_path, SITES, POLICY) as running:
-        ends = run(running, RuleSpec(name=RuleName.FEDAVG), "forged", rounds=2)
+        running.start()
+        ends = run(running, FEDAVG, "forged", rounds=2)
         assert ends == [RoundEnd.DISCARDED]
         assert [rounds_of(running, site, "forged")[0].state for site in SITES] == [RoundEnd.DISCARDED] * len(SITES)
         end = present(state(running, "forged").end)

@@ -23,6 +23,8 @@ from tests.kit.present import present
 from tests.kit.small_runs import run_plain
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.uncounted
+
 ROUNDS = 2
 POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
 
@@ -51,7 +53,7 @@ def test_a_study_of_another_task_runs_over_two_servers(
     data = {site.name: LocalData(site.train, site.test, names=federation.names) for site in federation.sites}
     names = tuple(data)
     sites = tuple(SiteSpec(name, examples, POLICY) for name, examples in data.items())
-    spec = FederationSpec("tasks", names[0], sites, seed=5, ports=free_ports())  # with intervals, by bootstrap
+    spec = FederationSpec("tasks", names[0], sites, seed=5, ports=free_ports(), bootstrap_samples=20)
     with InMemoryFederation(spec, tmp_path, torch_learner) as running:
         roster = running.parties.roster.message
         study = study_from_table(checked_study_table(tables(federation, **task), "test"), "test", roster, None)

@@ -14,8 +14,9 @@ from client_agent.learning.data import DataNames, LocalData, save_folder
 from client_agent.learning.models import model_spec
 from client_agent.site.events import EventKind
 from harness.federation.in_memory_federation import InMemoryFederation
-from protocol.messages.control import RuleName, RuleSpec, Scaling, Study, TableSchema
+from protocol.messages.control import Scaling, Study, TableSchema
 from tests.integration.agents import (
+    FEDAVG,
     MODEL,
     REQUESTER,
     changed,
@@ -29,7 +30,6 @@ from tests.integration.agents import (
 from tests.unit.data.made import cleveland_schema, cleveland_text, prepare, written
 
 SITES = (REQUESTER, "c1", "c2", "c3")
-FEDAVG = RuleSpec(name=RuleName.FEDAVG)
 SCHEMA = cleveland_schema()
 OTHER = SCHEMA.model_copy(update={"scaling": Scaling.NONE})
 NAMES = DataNames(("age", "sex", "pressure", "cholesterol", "glucose"), ("healthy", "ill"))
@@ -66,7 +66,7 @@ def test_a_folder_that_another_schema_made(tmp_path: Path) -> None:
             for path in folder.iterdir():
                 path.unlink()
             write(folder, own)
-        of = study_for(running, "cleveland", FEDAVG, rounds=2, deadline_s=60.0)
+        of = study_for(running, "cleveland", FEDAVG, rounds=2)
         of = changed(of, model=model, dimension=2 * (len(SCHEMA.feature_names) + 1), data_schema=SCHEMA)
         refused = refused_until_mended(running, of, lambda folder: write(folder, table(tmp_path, SITES.index("c2"))))
     assert "its schema is not the one that" in refused
@@ -83,7 +83,7 @@ def turned(data: LocalData) -> LocalData:
 def test_columns_in_another_order(tmp_path: Path) -> None:
     data = {name: replace(site_data(place), names=NAMES) for place, name in enumerate(SITES)}
     with trained(tmp_path, data | {"c2": turned(data["c2"])}) as running:
-        of = study_for(running, "named", FEDAVG, rounds=2, deadline_s=60.0)
+        of = study_for(running, "named", FEDAVG, rounds=2)
         of = changed(of, model=MODEL.named(NAMES.features, NAMES.classes))
         refused = refused_until_mended(running, of, lambda folder: save_folder(folder, data["c2"]))
     assert refused.startswith("configuration: study 'named': its feature_names are not those of")

@@ -18,10 +18,10 @@ from client_agent.net.server_client import ServerClient
 from client_agent.site.events import RoundEnd
 from harness.federation.learners import light_study
 from protocol.errors import Unavailable
-from protocol.messages.control import ContributionHeader, RuleName, RuleSpec
+from protocol.messages.control import ContributionHeader
 from servers.store import upload_parts
 from servers.store.upload_parts import ShareInParts
-from tests.integration.agents import final_model, finished, in_memory, party_of, rounds_of, run_to_end
+from tests.integration.agents import FEDAVG, final_model, finished, in_memory, party_of, rounds_of, run_to_end
 
 SITES = ("requester", "c1", "c2", "c3")
 DIMENSION = 10 * 2**15 + 5
@@ -47,7 +47,7 @@ def unbroken(small_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Run
 def run(folder: Path) -> Run:
     """A study of two rounds: the model that all have, and every site's exchanges about contributions."""
     with in_memory(folder) as running:
-        study = light_study(running.parties, "large", RuleSpec(name=RuleName.FEDAVG), rounds=2, dimension=DIMENSION)
+        study = light_study(running.parties, "large", FEDAVG, rounds=2, dimension=DIMENSION)
         running.start()
         assert [record.state for record in run_to_end(running, study)] == [RoundEnd.RELEASED] * 2
         (model,) = {final_model(running, site, "large") for site in SITES}
@@ -145,7 +145,7 @@ def test_an_agent_that_stops_midway_goes_on_after_its_restart(tmp_path: Path, mo
 
     monkeypatch.setattr(ServerClient, "_send", stops)
     with in_memory(tmp_path) as running:
-        study = light_study(running.parties, "large", RuleSpec(name=RuleName.FEDAVG), rounds=1, dimension=DIMENSION)
+        study = light_study(running.parties, "large", FEDAVG, rounds=1, dimension=DIMENSION)
         running.start()
         running.hand_in(study)
         running.until("half an upload", lambda: acknowledged["c1"] == 5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.learner import Learner
@@ -15,9 +16,11 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import RoundEnd
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import torch_learner
-from protocol.messages.control import RuleName, RuleSpec, Study
+from protocol.messages.control import Study
 from protocol.policy.site_policy import SitePolicy
-from tests.integration.agents import REQUESTER, finished, rounds_of, site_data, spec, study_for
+from tests.integration.agents import FEDAVG, REQUESTER, finished, rounds_of, site_data, spec, study_for
+
+pytestmark = pytest.mark.uncounted
 
 SITES = ("c1", "c2", "c3")
 AT = "c1"
@@ -46,7 +49,7 @@ def test_a_record_taken_out_is_in_nothing_from_the_restart_on_and_the_memory_sta
         assert np.array_equal(np.load(folder / "train.npz")["X"], before.train.X)
         withdrawn = before.train.X[7]
         federation.start()
-        asked = study_for(federation, "withdrawn", RuleSpec(name=RuleName.FEDAVG), ROUNDS, 60.0)
+        asked = study_for(federation, "withdrawn", FEDAVG, ROUNDS)
         federation.hand_in(asked)
         federation.until("two rounds", lambda: len(rounds_of(federation, AT, asked.name)) >= 2)
         federation.stop_agents(AT)

@@ -7,7 +7,6 @@ import json
 
 def case_text(
     *tables: str,
-    name: str = "try",
     rounds: int = 3,
     data: str = "breast_cancer",
     case: str = "",
@@ -22,7 +21,7 @@ def case_text(
     ``tables`` come last: variants, and further tables of the study.
     """
     lines = (
-        f'name = "{name}"\nrounds = {rounds}',
+        f'name = "try"\nrounds = {rounds}',
         f'[case]\ndata = "{data}"\n{case}',
         f"[model]\n{model}\ninputs = [{inputs}]",
         f"[training]\n{training}",

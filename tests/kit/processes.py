@@ -194,15 +194,10 @@ class Server:
 
 
 def prepare_servers(
-    folder: Path,
-    sites: Sequence[str],
-    *,
-    requester: str | None = None,
-    seed: int | None = None,
-    limits: dict[str, Any] | None = None,
+    folder: Path, sites: Sequence[str], *, seed: int | None = None, limits: dict[str, Any] | None = None
 ) -> Federation:
-    """All that two servers need, written; the first site is the requester unless another is named."""
-    spec = FederationSpec("test", requester or sites[0], light_sites(sites), seed=seed, ports=free_ports())
+    """All that two servers need, written; the first site is the requester."""
+    spec = FederationSpec("test", sites[0], light_sites(sites), seed=seed, ports=free_ports())
     return Federation(folder, spec, limits=limits)
 
 
@@ -217,14 +212,9 @@ def running_servers(federation: Federation) -> Iterator[Federation]:
 
 
 def start_servers(
-    folder: Path,
-    sites: Sequence[str],
-    *,
-    requester: str | None = None,
-    seed: int | None = None,
-    limits: dict[str, Any] | None = None,
+    folder: Path, sites: Sequence[str], *, seed: int | None = None, limits: dict[str, Any] | None = None
 ) -> AbstractContextManager[Federation]:
-    return running_servers(prepare_servers(folder, sites, requester=requester, seed=seed, limits=limits))
+    return running_servers(prepare_servers(folder, sites, seed=seed, limits=limits))
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class _Session(socketserver.StreamRequestHandler):
 
 
 @contextmanager
-def smtp_receiver(ca: trustme.CA, login: tuple[str, str] | None = None) -> Iterator[Mailbox]:
+def smtp_receiver(ca: trustme.CA, login: tuple[str, str] | None) -> Iterator[Mailbox]:
     box = Mailbox()
     session = type("Session", (_Session,), {"box": box, "tls": tls_for(ca), "login": login})
     server = socketserver.ThreadingTCPServer((HOST, 0), session)

@@ -69,16 +69,14 @@ def small_study(
     )
 
 
-def raw_updates(
-    vector: np.ndarray, round_number: int, sites: Sequence[SiteData], training: TrainingSpec = TRAINING
-) -> np.ndarray:
+def raw_updates(vector: np.ndarray, round_number: int, sites: Sequence[SiteData]) -> np.ndarray:
     """The sites' updates from a model before clipping, float64[S, D], the requester's first."""
     rows = []
     for site in sites:
         model = build_model(MODEL, 0)
         load_vector(model, vector)
         seed = site_seed(SEED, site.name)
-        rows.append(train_round(model, site.train, training, round=round_number, seed=seed, device=CPU).update)
+        rows.append(train_round(model, site.train, TRAINING, round=round_number, seed=seed, device=CPU).update)
     return np.array(rows, dtype=np.float64)
 
 
