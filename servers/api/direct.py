@@ -12,7 +12,6 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, FastAPI, Request, Response, params
@@ -181,9 +180,7 @@ def _way(route: APIRoute) -> _Way | None:
     return _Way(route, parts, tuple(values[name] for name in names), in_query, call)
 
 
-@cache
 def _call(function: Callable[..., Any], in_path: frozenset[str]) -> _Call | None:
-    """Kept: many routes depend on one function, and reading its hints is half of a server's start."""
     if not inspect.iscoroutinefunction(function):
         return None
     hints = get_type_hints(function, include_extras=True)
