@@ -124,7 +124,7 @@ def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tags", [False, True])
+@pytest.mark.parametrize("tags", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_whole_round_over_processes_gives_every_figure(tags: bool, tmp_path: Path) -> None:
     result = benchmark_round(5000, 3, tmp_path, tags=tags)
     assert result.bytes_between_servers_per_parameter >= 8.0
