@@ -27,7 +27,8 @@ def upgrade(url: str) -> None:
     engine = open_engine(url)
     try:
         with engine.begin() as connection:
-            _require_known(connection, ScriptDirectory.from_config(config))
+            if _is_newest(connection, ScriptDirectory.from_config(config)):
+                return
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except DBAPIError as error:
@@ -40,8 +41,8 @@ def upgrade(url: str) -> None:
         engine.dispose()
 
 
-def _require_known(connection: Connection, scripts: ScriptDirectory) -> None:
-    """Refuse a database of a version that is too old or too new for this one's migrations."""
+def _is_newest(connection: Connection, scripts: ScriptDirectory) -> bool:
+    """Return whether nothing is left to do. A database that is too old or too new for the migrations is refused."""
     heads = MigrationContext.configure(connection).get_current_heads()
     if len(heads) > 1 or not all(isinstance(head, str) and _REVISION.fullmatch(head) for head in heads):
         said = ", ".join("NULL" if head is None else repr(str(head)[:40]) for head in heads[:5])
@@ -58,3 +59,4 @@ def _require_known(connection: Connection, scripts: ScriptDirectory) -> None:
         raise ConfigurationError(
             f"the server's database has schema {found}, this version opens {known[0]} to {known[-1]}: {remedy}"
         )
+    return found == known[-1]
