@@ -44,7 +44,7 @@ from tests.kit.present import present
 from tests.unit.parties import REQUESTER, SITES, parties
 from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, GRACE_S, HELD, ROSTER, STUDY, TAGGED, Decided, Trace
 
-SEEDS = range(10_000, 12_000)
+SEEDS = range(10_000, 10_500)
 SHARES_ALONE = {Act.COMPARE, Act.TOSS, Act.MULTIPLY, Act.SEND_AGAIN, Act.HAND_OVER, Act.HAND_OVER_GO}
 CIPHERTEXTS_ALONE = {Act.READ_OWN, Act.SUM_UP}
 IN_TIME = {OutcomeCause.QUERIES_MISSING, OutcomeCause.NOT_AGREED_IN_TIME, OutcomeCause.RELEASE_SET_MISSING}
@@ -155,7 +155,7 @@ def test_with_tags_a_round_is_committed_before_it_is_released_and_go_ends_it_in_
             if isinstance(one.state, TagsWrong):
                 assert isinstance(one.step, End)
                 assert one.step.outcome.cause is OutcomeCause.TAGS_FAILED
-    assert gone > 100
+    assert gone > 25
 
 
 def test_go_is_waited_for_from_when_this_side_has_committed(decided: list[Decided]) -> None:
@@ -170,7 +170,7 @@ def test_go_is_waited_for_from_when_this_side_has_committed(decided: list[Decide
         if isinstance(one.step, AwaitGo):
             waited += 1
             assert 0 <= one.step.for_s <= side_a.RELEASE_SET_POLL_S
-    assert waited > 100
+    assert waited > 25
 
 
 def test_a_signed_end_changes_only_for_an_opening_that_b_has(decided: list[Decided]) -> None:
