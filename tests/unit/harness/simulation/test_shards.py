@@ -204,7 +204,7 @@ run_case(read_case(Path(sys.argv[1])), options, lambda progress: time.sleep(600 
 
 @pytest.mark.slow
 def test_a_killed_process_leaves_a_case_that_goes_on(tmp_path: Path) -> None:
-    file = case_file(tmp_path, rounds=40)
+    file = case_file(tmp_path, rounds=12)
     out = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", STANDING_CASE, str(file), str(out)], start_new_session=True)
     partial = out / "partial" / "weight_erosion-city-hospital-0.json"
@@ -214,7 +214,7 @@ def test_a_killed_process_leaves_a_case_that_goes_on(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     done = len(json.loads(partial.read_text())["records"])
-    assert 3 < done < 40
+    assert 3 < done < 12
     rounds: list[int] = []
     case = read_case(file)
     run_case(case, CaseOptions(out, only=("weight_erosion",)), lambda progress: rounds.append(progress.rounds_done))
