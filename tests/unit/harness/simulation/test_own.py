@@ -183,12 +183,6 @@ def test_another_process_refuses_a_file_that_was_changed(own: Path) -> None:
         extension(Kind.MODEL, f"{own.stem}:net")
 
 
-@pytest.mark.slow
-def test_other_processes_load_the_file_too(own: Path) -> None:
-    lines = run(own, seeds=[0, 1], jobs=2).lines
-    assert [line.end for line in lines] == ["completed"] * 2
-
-
 def test_the_command_takes_a_file(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "case.toml").write_text(
         f'name = "own"\nrounds = 2\n[case]\ndata = "{own.stem}:regions"\n[model]\nkind = "{own.stem}:net"\n'

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -281,23 +280,6 @@ def test_two_simulations_do_not_write_into_one_folder(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="another simulation writes there"):
         run_case(case, options, begin_another)
-
-
-@pytest.mark.slow
-def test_several_processes_give_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Called from a script without a ``__main__`` guard too: no worker imports it."""
-    script = ModuleType("__main__")
-    script.__file__ = str(tmp_path / "script.py")
-    (tmp_path / "script.py").write_text("raise SystemExit('a worker ran the script')")
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    case = read_case(case_file(tmp_path, rounds=2))
-    seen: list[tuple[int, int]] = []
-    one, two = CaseOptions(tmp_path / "one"), CaseOptions(tmp_path / "two", jobs=2)
-    run_case(case, one)
-    run_case(case, two, lambda progress: seen.append((progress.runs_done, progress.rounds_done)))
-    assert lines_of(tmp_path / "two") == lines_of(tmp_path / "one")
-    assert seen[-1] == (2, 4)
-    assert sys.modules["__main__"] is script
 
 
 REFUSING = """
