@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from itertools import combinations, product
 
 import numpy as np
@@ -58,6 +59,11 @@ def allowed(w: np.ndarray, terms: ListTerms) -> bool:
     return True
 
 
+@cache
+def fine_grid() -> np.ndarray:
+    return np.array([w for w in product(range(FINE + 1), repeat=4) if sum(w) <= FINE]) / FINE
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(
     ("terms", "form"),
@@ -74,7 +80,7 @@ def test_no_weights_on_a_fine_grid_are_better(seed: int, terms: ListTerms, form:
     assert (found >= 0).all()
     assert found.sum() <= 1 + 1e-7
     assert allowed(found, terms)
-    tried = np.array([w for w in product(range(FINE + 1), repeat=4) if sum(w) <= FINE]) / FINE
+    tried = fine_grid()
     values = np.einsum("ij,jk,ik->i", tried, risk.G, tried) / 2 + tried @ risk.a
     better = tried[values < risk.of(found) - 1e-7]
     assert not any(allowed(w, terms) for w in better)
