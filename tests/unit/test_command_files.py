@@ -165,7 +165,7 @@ def undone() -> Iterator[None]:
 
 @cache
 def command_line(chosen: str | None) -> Callable[..., object]:
-    """What a process builds once: building it takes longer than most commands that are refused."""
+    """Build it once, as a process does: that takes longer than most commands that are refused."""
     return get_command(BUILD(chosen))
 
 

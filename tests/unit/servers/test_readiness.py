@@ -233,7 +233,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_refused_configuration_is_one_line_with_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the whole command line, and from a server's own in a process of its own."""
+    """Try the whole command line here, and a server's own in a process of its own."""
     missing = tmp_path / "none.toml"
     said = f"error (configuration): {missing} cannot be read: there is no such file: is the path right?\n"
     with pytest.raises(SystemExit) as ended:
