@@ -24,8 +24,9 @@ from protocol.messages.control import (
 from protocol.messages.peer import LockReply
 from protocol.rounds import side_a
 from protocol.rounds.agreement import agree, check_transcript, nonce_commitment
-from protocol.rounds.side_a import Act, AwaitGo, End, Halt, Lock, Wait, lost_share
+from protocol.rounds.side_a import Act, AwaitGo, End, Halt, Lock, TryLater, Wait, lost_share
 from protocol.rounds.states import (
+    AwaitingQueries,
     Chosen,
     Collecting,
     Committed,
@@ -200,6 +201,8 @@ def test_a_study_that_ended_waits_for_nobody(decided: list[Decided]) -> None:
     for one in decided:
         if one.facts.study_ended and one.record.state is RoundState.LOCKED and one.record.outcome is None:
             assert not isinstance(present(one.step), Wait)
+        if isinstance(one.state, AwaitingQueries) and not one.asked:
+            assert isinstance(side_a.due(one.state, replace(one.facts, study_ended=True)), TryLater)
 
 
 def test_a_decision_follows_from_its_arguments_alone(decided: list[Decided]) -> None:

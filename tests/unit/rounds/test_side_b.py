@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import MoietyError, Unavailable, WrongRound
+from protocol.errors import AnnouncementMismatch, MoietyError, Unavailable, WrongRound
 from protocol.messages.control import (
     AgreedSet,
     Go,
@@ -93,6 +93,14 @@ def test_a_sum_and_a_skip_exclude_each_other(rounds: list[list[Answered]]) -> No
         both += tried
         assert not (sums and skips), trace
     assert both > 1
+
+
+def test_a_sum_is_of_the_release_set_that_this_side_holds(answered: list[Answered]) -> None:
+    ended = [one for one in answered if isinstance(one.message, SumRelease) and isinstance(one.answer, Move)]
+    assert ended
+    for one in ended:
+        with pytest.raises(AnnouncementMismatch, match="of another release set than this side holds"):
+            side_b.answer(one.state, one.message.model_copy(update={"release_digest": OTHER}), ROSTER)
 
 
 def test_with_tags_only_a_go_that_a_handed_over_releases_and_a_skip_excludes_it(rounds: list[list[Answered]]) -> None:
