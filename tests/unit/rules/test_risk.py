@@ -32,7 +32,7 @@ from protocol.rules.risk import (
     rounded,
     solved,
 )
-from protocol.rules.shrinkage import Shrinkage
+from protocol.rules.shrinkage import Shrinkage, distance_from_mean
 from tests.unit.policy.lists import announcement, weight_list
 
 # --- choice -----------------------------------------------------------------------------------------------------------
@@ -220,6 +220,17 @@ def test_the_step_goes_so_far_towards_the_mean(from_mean: tuple[float, ...], tow
     total = RULE.own_numerator(state_after(*from_mean)) + sum(weights)
     assert [w / total for w in weights] == pytest.approx([towards / 4] * 3, abs=1.1 / 1024)
     assert min(weights) >= 1
+
+
+def test_the_distance_from_the_mean_follows_from_the_opened_average_and_ones_own_update() -> None:
+    """gbar = (g_0 + n h) / (n + 1), h the others' mean by their weights."""
+    own, *others = np.random.default_rng(4).normal(size=(4, 9))
+    numerators = (3, 8, 5)
+    weighed = sum(w * g for w, g in zip(numerators, others, strict=True))
+    average = ((2 * own + weighed) / (2 + sum(numerators))).astype(np.float32)
+    mean = (own + 3 * weighed / sum(numerators)) / 4
+    # the average is rounded to float32, and the total weight of 18 over the others' 16 carries that on
+    assert distance_from_mean(average, own, 2, numerators) == pytest.approx(np.linalg.norm(own - mean), rel=1e-6)
 
 
 def test_without_noise_nothing_is_learned_and_what_is_missing_is_named() -> None:
