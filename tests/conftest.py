@@ -35,7 +35,7 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 COUNTED: Final = ("property", "unit", "vectors")
-"""Folders below this one whose tests run all of ``protocol``; ``unit/harness`` runs other packages' whole studies."""
+"""Folders below this one whose tests run all of ``protocol``."""
 
 
 def _counts(item: pytest.Item) -> bool:
@@ -43,7 +43,7 @@ def _counts(item: pytest.Item) -> bool:
         return False
     folders = item.path.relative_to(Path(__file__).parent).parts
     everything = item.config.getoption("cov_source", None) != ["protocol"]
-    return everything or (folders[0] in COUNTED and folders[:2] != ("unit", "harness"))
+    return everything or folders[0] in COUNTED
 
 
 @pytest.hookimpl(wrapper=True)
