@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from tests.contract.records import sqlite_url
+from tests.kit.databases import new_database
 from tests.kit.postgres import Cluster, running_cluster
 
 
@@ -20,11 +20,26 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database without tables."""
     if request.param == "sqlite":
         return sqlite_url(tmp_path)
     cluster: Cluster = request.getfixturevalue("cluster")
     return cluster.new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with the newest schema."""
+    if request.param == "sqlite":
+        return new_database(tmp_path / "store.db")
+    return str(request.getfixturevalue("on_postgresql"))
+
+
+@pytest.fixture
+def on_postgresql(cluster: Cluster) -> str:
+    """The URL of such a database on PostgreSQL."""
+    return cluster.migrated_database()
 
 
 @pytest.fixture
@@ -34,7 +49,6 @@ def changed() -> list[str]:
 
 @pytest.fixture
 def store(url: str, changed: list[str]) -> Iterator[SqlStore]:
-    upgrade(url)
     opened = SqlStore(url, changed.append)
     yield opened
     opened.close()

@@ -10,21 +10,18 @@ import pytest
 
 from protocol.errors import Unavailable
 from protocol.messages.control import RoundState
-from servers.store.migrate import upgrade
 from servers.store.records import CorrelationUse
 from servers.store.sql import SqlStore
-from tests.contract.records import KEY, RECORD, ROUND, sqlite_url
-from tests.kit.postgres import Cluster
+from tests.contract.records import KEY, RECORD, ROUND
+from tests.kit.databases import new_database
 from tests.kit.present import present
 
 _LOST_S = 0.5
 
 
 @pytest.fixture
-def url(cluster: Cluster) -> str:
-    found = cluster.new_database()
-    upgrade(found)
-    return found
+def url(on_postgresql: str) -> str:
+    return on_postgresql
 
 
 def opened(url: str) -> SqlStore:
@@ -78,8 +75,7 @@ def test_a_start_waits_for_a_change_that_is_under_way(url: str) -> None:
 
 
 def test_sqlite_is_held_by_the_lock_on_its_folder_alone(tmp_path: Path) -> None:
-    url = sqlite_url(tmp_path)
-    upgrade(url)
+    url = new_database(tmp_path / "store.db")
     first, second = opened(url), opened(url)
     first.next_boot()
     second.next_boot()

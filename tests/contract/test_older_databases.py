@@ -49,13 +49,13 @@ def made_by_older_code(url: str, revision: str) -> Engine:
 
 
 @pytest.mark.parametrize("revision", SINCE)
-def test_a_database_of_older_code_opens_with_what_is_in_it(url: str, revision: str) -> None:
-    engine = made_by_older_code(url, revision)
-    upgrade(url)
+def test_a_database_of_older_code_opens_with_what_is_in_it(empty: str, revision: str) -> None:
+    engine = made_by_older_code(empty, revision)
+    upgrade(empty)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     engine.dispose()
-    store = SqlStore(url, lambda _: None)
+    store = SqlStore(empty, lambda _: None)
     try:
         assert store.studies() == [RECORD]
         assert store.round(KEY) == ROUND
@@ -67,14 +67,14 @@ def test_a_database_of_older_code_opens_with_what_is_in_it(url: str, revision: s
         store.close()
 
 
-def test_a_version_without_its_tables_is_refused_on_either_engine(url: str) -> None:
-    engine = open_engine(url)
+def test_a_version_without_its_tables_is_refused_on_either_engine(empty: str) -> None:
+    engine = open_engine(empty)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
         connection.execute(text("INSERT INTO alembic_version VALUES ('0009')"))
     engine.dispose()
     with pytest.raises(ConfigurationError, match=r"cannot be opened or upgraded: .*; see to its disk"):
-        upgrade(url)
+        upgrade(empty)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from protocol.errors import BadSignature, RolledBack, Unavailable
 from protocol.rounds.states import RoundKey
-from servers.store.migrate import upgrade
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
 from tests.contract.records import RECORD, ROUND
@@ -19,10 +18,8 @@ LATER = RoundRecord(RoundKey(RECORD.digest, 1, 2), ROUND.state, ROUND.announceme
 
 
 @pytest.fixture
-def url(cluster: Cluster) -> str:
-    made = cluster.new_database()
-    upgrade(made)
-    return made
+def url(on_postgresql: str) -> str:
+    return on_postgresql
 
 
 @pytest.fixture
@@ -80,8 +77,7 @@ def test_what_was_stored_survives_a_database_that_dies(cluster: Cluster, store: 
 def test_a_replica_that_lagged_takes_no_change_once_it_has_taken_over() -> None:
     """While the server runs: nothing starts anew, and the other server need not be asked."""
     with running_cluster() as cluster:
-        url = cluster.new_database()
-        upgrade(url)
+        url = cluster.migrated_database()
         store = SqlStore(url, lambda _: None)
         store.add_study(RECORD)
         lagging = cluster.replica()

@@ -18,7 +18,6 @@ from servers.background import duties, processes
 from servers.background.processes import Hearing
 from servers.event_loop import Changes
 from servers.identity.history import OwnHistory
-from servers.store.migrate import upgrade
 from servers.store.processes import Beside
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
@@ -38,10 +37,8 @@ def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def url(cluster: Cluster) -> str:
-    made = cluster.new_database()
-    upgrade(made)
-    return made
+def url(on_postgresql: str) -> str:
+    return on_postgresql
 
 
 @pytest.fixture
@@ -132,8 +129,7 @@ def test_what_stood_still_in_a_transaction_is_told_that_it_was_cut_off(
 
 def test_what_watches_the_database_goes_on_and_notices_that_an_older_one_took_its_place() -> None:
     with running_cluster() as cluster, ExitStack() as closed:
-        url = cluster.new_database()
-        upgrade(url)
+        url = cluster.migrated_database()
         store = closed.enter_context(closing(SqlStore(url, lambda _: None)))
         store.next_boot()
         store.add_study(RECORD)

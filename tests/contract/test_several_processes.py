@@ -18,12 +18,10 @@ from protocol.messages.control import RoundState
 from servers.background.processes import Hearing
 from servers.event_loop import Changes
 from servers.identity.history import OwnHistory
-from servers.store.migrate import upgrade
 from servers.store.processes import EVERYTHING, Beside, News, parse_news
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
 from tests.contract.records import KEY, RECORD, ROUND, contribution
-from tests.kit.postgres import Cluster
 
 WITHIN_S = 20.0
 LEASE_S = 30.0
@@ -31,10 +29,8 @@ STUDY = RECORD.digest
 
 
 @pytest.fixture
-def url(cluster: Cluster) -> str:
-    found = cluster.new_database()
-    upgrade(found)
-    return found
+def url(on_postgresql: str) -> str:
+    return on_postgresql
 
 
 @contextmanager

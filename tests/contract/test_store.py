@@ -18,15 +18,16 @@ from servers.store.migrate import upgrade
 from servers.store.records import A_NEW_STUDY, Answer, AnswerKind, CorrelationUse, MailRecord, Refusal, RoundRecord
 from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
-from tests.contract.records import ANNOUNCEMENT, KEY, RECORD, ROUND, contribution, sqlite_url
+from tests.contract.records import ANNOUNCEMENT, KEY, RECORD, ROUND, contribution
+from tests.kit.databases import new_database
 from tests.kit.present import present
 from tests.unit.tags.halves import Release
 
 
-def test_migrations_build_exactly_the_tables(url: str) -> None:
-    upgrade(url)
-    upgrade(url)
-    engine = open_engine(url)
+def test_migrations_build_exactly_the_tables(empty: str) -> None:
+    upgrade(empty)
+    upgrade(empty)
+    engine = open_engine(empty)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     engine.dispose()
@@ -218,9 +219,7 @@ def test_answers_go_with_earlier_rounds_and_masks_with_outputs(store: SqlStore) 
 
 def test_forgetting_costs_the_same_after_many_rounds(tmp_path: Path) -> None:
     """Counted in steps of SQLite's machine; a study must not grow slower with every round."""
-    url = sqlite_url(tmp_path)
-    upgrade(url)
-    store, steps = SqlStore(url, lambda _study: None), [0]
+    store, steps = SqlStore(new_database(tmp_path / "store.db"), lambda _study: None), [0]
     store.add_study(RECORD)
 
     def count() -> int:

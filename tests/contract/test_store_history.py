@@ -14,7 +14,6 @@ from protocol.messages.peer import History
 from protocol.rounds.states import RoundKey
 from servers.identity.history import OwnHistory
 from servers.store.database import open_engine
-from servers.store.migrate import upgrade
 from servers.store.records import Kept, RoundRecord, SeenRound
 from servers.store.sql import SqlStore
 from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution
@@ -22,7 +21,6 @@ from tests.contract.records import KEY, PARTIES, RECORD, ROUND, contribution
 
 def test_an_operator_reads_when_and_who_without_what(url: str) -> None:
     """Times by the store's clock; a state's time moves with the state alone."""
-    upgrade(url)
     now = [100.0]
     store = SqlStore(url, lambda _: None, lambda: now[0])
     store.add_study(RECORD)

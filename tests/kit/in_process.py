@@ -22,13 +22,18 @@ from protocol.sharing import Side
 from servers.correlations import OBLIVIOUS
 from servers.server import Server, open_server
 from servers.settings import load_settings
+from tests.kit.databases import new_database
 from tests.kit.processes import Federation
 
 
 @contextmanager
 def opened_server(config: Path, clock: Callable[[], float] = time.time) -> Iterator[Server]:
-    """A server without ports or tasks."""
-    server = open_server(load_settings(config), clock)
+    """A server without ports or tasks; where it has no database yet, its schema is not made once more."""
+    settings = load_settings(config)
+    if not settings.data_dir.exists():
+        settings.data_dir.mkdir(mode=0o700)
+        new_database(settings.data_dir / "server.db")
+    server = open_server(settings, clock)
     try:
         yield server
     finally:

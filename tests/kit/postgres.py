@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from servers.store.migrate import upgrade
 from tests.needed import postgresql_programs
 
 _USER: Final = "postgres"
@@ -34,6 +35,7 @@ class Cluster:
     folder: Path
     name: str = "data"
     _databases: int = field(default=0)
+    _template: str = field(default="")
 
     @property
     def data(self) -> Path:
@@ -42,12 +44,20 @@ class Cluster:
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://{_USER}@/{database}?host={self.folder}"
 
-    def new_database(self) -> str:
+    def new_database(self, template: str = "template1") -> str:
         """-> its URL"""
         self._databases += 1
         database = f"test_{self._databases}"
-        self.execute(f"CREATE DATABASE {database}")
+        self.execute(f"CREATE DATABASE {database} TEMPLATE {template}")
         return self.url(database)
+
+    def migrated_database(self) -> str:
+        """A server's, with the newest schema and nothing in it; -> its URL"""
+        if not self._template:
+            made = self.new_database()
+            upgrade(made)
+            self._template = str(make_url(made).database)
+        return self.new_database(self._template)
 
     def execute(self, statement: str) -> None:
         with psycopg.connect(f"host={self.folder} user={_USER} dbname=postgres", autocommit=True) as connection:

@@ -12,6 +12,8 @@ from client_agent.data.rows import Rows
 from client_agent.data.transformation import Transformation
 from tests.unit.data.made import AGE, CHOL, ILL, PAIN, WHO, prepare, read, schema, transformed
 
+from .drawn import EXACTLY_AGAIN
+
 SCHEMAS = [
     schema(AGE, CHOL, PAIN, ILL, WHO, scaling=scaling, split={"test": 0.3, "seed": seed})
     for scaling in ("standard", "none")
@@ -34,6 +36,7 @@ def made_of(which: int, rows: list[dict[str, str | None]]) -> Prepared:
     return prepare(SCHEMAS[which], pa.Table.from_pylist(rows), outcomes_differ=False)
 
 
+@EXACTLY_AGAIN
 @given(which=st.integers(0, len(SCHEMAS) - 1), rows=ROWS)
 def test_new_rows_go_through_the_same(which: int, rows: list[dict[str, str | None]]) -> None:
     made = made_of(which, rows)
@@ -45,6 +48,7 @@ def test_new_rows_go_through_the_same(which: int, rows: list[dict[str, str | Non
     assert again[side == Side.TEST].tobytes() == made.data.test.X.tobytes()
 
 
+@EXACTLY_AGAIN
 @given(which=st.integers(0, len(SCHEMAS) - 1), rows=ROWS)
 def test_no_patient_is_on_both_sides(which: int, rows: list[dict[str, str | None]]) -> None:
     read = rows_read(which, rows)
@@ -54,6 +58,7 @@ def test_no_patient_is_on_both_sides(which: int, rows: list[dict[str, str | None
     assert not set(ids[side == Side.TRAIN]) & set(ids[side == Side.TEST])
 
 
+@EXACTLY_AGAIN
 @given(which=st.integers(0, len(SCHEMAS) - 1), rows=ROWS, ages=st.lists(st.floats(0, 120), min_size=40, max_size=40))
 def test_rows_that_are_tested_on_scale_nothing(
     which: int, rows: list[dict[str, str | None]], ages: list[float]

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from typer.main import get_command
 
 import moiety
 from client_agent.model.export import export
@@ -48,6 +50,7 @@ columns = [
   {name = "ill", type = "boolean", role = "target", categories = ["0", "1"]},
 ]
 """
+BUILD: Final = moiety.build
 OUTPUTS: Final = frozenset({"out", "folder", "scaling", "cache"})
 MEASURES: Final = frozenset({"attack", "demo", "lab bench", "lab faults"})
 """Subcommands that work for minutes where nothing is wrong."""
@@ -160,18 +163,36 @@ def undone() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@pytest.fixture
-def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run the command line here: it ends with a known status and no traceback. Returns: what was wrong with that"""
-    monkeypatch.chdir(tmp_path)
+@cache
+def command_line(chosen: str | None) -> Callable[..., object]:
+    """Build it once, as a process does: that takes longer than most commands that are refused."""
+    return get_command(BUILD(chosen))
 
-    def run(words: Sequence[str]) -> str:
+
+@pytest.fixture
+def ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Sequence[str]], tuple[object, str]]:
+    """Run the command line here. Returns: its status, and what it printed"""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(moiety, "build", command_line)
+
+    def run(words: Sequence[str]) -> tuple[object, str]:
         monkeypatch.setattr(sys, "stdin", io.StringIO())
         with undone(), pytest.raises(SystemExit) as left:
             moiety.main(words)
-        said = "".join(capsys.readouterr())
-        wrong = "Traceback" in said or left.value.code not in (0, 1, 2, 3)
-        return f"moiety {' '.join(words)}: {left.value.code}: {said}" if wrong else ""
+        return left.value.code, "".join(capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def ends(ended: Callable[[Sequence[str]], tuple[object, str]]) -> Callable[..., str]:
+    """It ends with a known status and no traceback. Returns: what was wrong with that"""
+
+    def run(words: Sequence[str]) -> str:
+        code, said = ended(words)
+        return f"moiety {' '.join(words)}: {code}: {said}" if "Traceback" in said or code not in (0, 1, 2, 3) else ""
 
     return run
 
@@ -250,10 +271,8 @@ def test_no_broken_folder_ends_a_command_in_a_traceback(
 @pytest.mark.parametrize(
     "words",
     [
-        "server run --config FOLDER",
         "server status --config BYTES",
         "agent run --config LOOP",
-        "model predict --model FOLDER --input BYTES --out new.csv",
         "doctor --config BYTES",
         "data schema BYTES",
         "roster new-keys --name c1 --role site --samples 40 --out /sys/moiety",
@@ -262,12 +281,29 @@ def test_no_broken_folder_ends_a_command_in_a_traceback(
         "audit export BYTES --json",
     ],
 )
+def test_a_command_ends_with_one_line(
+    folders: Folders, words: str, ended: Callable[[Sequence[str]], tuple[object, str]]
+) -> None:
+    require_one_line(*ended(with_wrong_paths(folders, words)))
+
+
+@pytest.mark.parametrize(
+    "words", ["server run --config FOLDER", "model predict --model FOLDER --input BYTES --out new.csv"]
+)
 def test_a_process_ends_with_one_line(folders: Folders, words: str) -> None:
+    command = [sys.executable, "-m", "moiety", *with_wrong_paths(folders, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(moiety.__file__).parent, check=False)
+    require_one_line(done.returncode, done.stdout + done.stderr)
+
+
+def with_wrong_paths(folders: Folders, words: str) -> list[str]:
     wrong = folders.wrong()
     for name, path in (("FOLDER", "folder"), ("BYTES", "bytes.toml"), ("LOOP", "loop"), ("MISSING", "missing")):
         words = words.replace(name, str(wrong[path]))
-    command = [sys.executable, "-m", "moiety", *words.split()]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(moiety.__file__).parent, check=False)
-    assert "Traceback" not in done.stdout + done.stderr
-    assert done.returncode in (1, 2), done.stderr
-    assert len((done.stdout + done.stderr).splitlines()) == 1 or done.returncode == 1
+    return words.split()
+
+
+def require_one_line(code: object, said: str) -> None:
+    assert "Traceback" not in said
+    assert code in (1, 2), said
+    assert len(said.splitlines()) == 1 or code == 1

@@ -55,8 +55,14 @@ def test_every_verb_is_used() -> None:
     assert {(command.run.__doc__ or "").split()[0] for command in ALL} == VERBS
 
 
-@pytest.mark.parametrize("name", [None, *moiety.SUBCOMMANDS])
-def test_help_loads_nothing_heavy(name: str | None) -> None:
-    program = f"import moiety, sys; moiety.build({name!r}); print(' '.join({set(HEAVY)!r} & set(sys.modules)))"
+def test_help_loads_nothing_heavy() -> None:
+    """One subcommand after the other in one process, which ends at the first one that does."""
+    program = f"""
+import moiety, sys
+for name in {[None, *moiety.SUBCOMMANDS]!r}:
+    moiety.build(name)
+    if found := {set(HEAVY)!r} & set(sys.modules):
+        sys.exit(f"{{name}} loads {{' '.join(found)}}")
+"""
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+    assert done.returncode == 0, done.stderr

@@ -78,12 +78,12 @@ def test_a_signal_ends_it_and_names_itself(tmp_path: Path, number: signal.Signal
 
 
 def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    """The parent is another process here, which starts one that would wait for ever."""
+    """The parent is another process here, which starts one that would wait for ever, and imports nothing for it."""
     log = tmp_path / "log"
     program = (
-        "import sys, time; from pathlib import Path; from harness.federation.processes import Forked;"
-        "from tests.unit.harness.test_forked import wait_for_a_signal;"
-        f"print(Forked(wait_for_a_signal, (), Path({str(log)!r}), {{}}).pid, flush=True); time.sleep(600)"
+        "import time; from pathlib import Path; from harness.federation import processes;"
+        "from tests.unit.harness.test_forked import wait_for_a_signal; processes._IN_MEMORY = 'json';"
+        f"print(processes.Forked(wait_for_a_signal, (), Path({str(log)!r}), {{}}).pid, flush=True); time.sleep(600)"
     )
     root = str(Path(__file__).parents[3])
     with subprocess.Popen(

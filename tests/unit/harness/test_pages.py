@@ -109,14 +109,14 @@ def run(*words: str) -> Result:
 
 
 def test_the_command_writes_the_published_pages(tmp_path: Path) -> None:
-    out = copied(tmp_path, "leak", "regression")
+    out = copied(tmp_path, "leak", "differential_privacy")
     assert run("--out", str(out)).exception is None
-    for page in ("leak.md", "regression.md"):
+    for page in ("leak.md", "differential_privacy.md"):
         assert (out / page).read_text() == (RESULTS / page).read_text()
-    assert (out / "regression_rmse.svg").read_text().startswith("<svg")
+    assert (out / "differential_privacy_heart.svg").read_text().startswith("<svg")
     unknown = run("--only", "leaks", "--out", str(out)).exception
     assert isinstance(unknown, ConfigurationError)
-    assert str(unknown) == "--only: found leaks; the pages are leak, regression"
+    assert str(unknown) == "--only: found leaks; the pages are differential_privacy, leak"
     assert "no page with tables" in str(run("--out", str(tmp_path / "none")).exception)
 
 

@@ -16,6 +16,7 @@ from protocol.rounds.judgement import (
     RequesterFacts,
     RoundRule,
     judge,
+    judge_sum,
     largest_product,
     longest_distance,
     longest_norm,
@@ -224,3 +225,12 @@ def test_a_requester_of_weight_0_is_not_measured(opens: Needs) -> None:
     sites.append(OpenedSite("c2", True, distance=9.0))
     numerators = {"user": 0, "c1": 32, "c2": 32}
     assert too_long(sites, "user", 1.0, 0.0, numerators, EXACT, opens, 0) == {"c2"}
+
+
+def test_a_sum_of_data_keeps_everyone_that_is_in_range() -> None:
+    sites = (OpenedSite("user", True), OpenedSite("c1", False), OpenedSite("c2", True))
+    measured = Measured(round=4, requester_norm=0.0, took_part=("c2",))
+    assert judge_sum(sites, "user", 4) == Judgement(
+        measured=measured, failed=("c1",), not_selected=(), requester_passed=True
+    )
+    assert not judge_sum(sites, "c1", 4).requester_passed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import MoietyError, Unavailable, WrongRound
+from protocol.errors import AnnouncementMismatch, MoietyError, Unavailable, WrongRound
 from protocol.messages.control import (
     AgreedSet,
     Go,
@@ -33,7 +33,7 @@ from tests.unit.parties import SITES
 from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, HELD, OTHER, ROSTER, TAGGED
 from tests.unit.rounds.traces_b import Answered, Trace
 
-SEEDS = range(10_000, 12_000)
+SEEDS = range(10_000, 10_500)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_of_each_kind_one_message_is_taken_in_a_round_and_again_as_often_as_it_c
         assert all(message == accepted[0][0] for message, _ in accepted)
         assert [answer is Reply.AGAIN for _, answer in accepted[1:]] == [True] * (len(accepted) - 1)
         repeats += len(accepted) > 1
-    assert repeats > 15
+    assert repeats > 3
 
 
 def test_what_names_another_study_round_or_attempt_is_refused(answered: list[Answered]) -> None:
@@ -80,7 +80,7 @@ def test_what_names_another_study_round_or_attempt_is_refused(answered: list[Ans
         if any(getattr(message, field, value) != value for field, value in own.items()):
             strange += 1
             assert isinstance(one.answer, MoietyError), one
-    assert strange > 300
+    assert strange > 75
 
 
 def test_a_sum_and_a_skip_exclude_each_other(rounds: list[list[Answered]]) -> None:
@@ -92,7 +92,15 @@ def test_a_sum_and_a_skip_exclude_each_other(rounds: list[list[Answered]]) -> No
         tried = any(isinstance(one.message, SumRelease) and isinstance(one.state.end, EndAgreed) for one in trace)
         both += tried
         assert not (sums and skips), trace
-    assert both > 5
+    assert both > 1
+
+
+def test_a_sum_is_of_the_release_set_that_this_side_holds(answered: list[Answered]) -> None:
+    ended = [one for one in answered if isinstance(one.message, SumRelease) and isinstance(one.answer, Move)]
+    assert ended
+    for one in ended:
+        with pytest.raises(AnnouncementMismatch, match="of another release set than this side holds"):
+            side_b.answer(one.state, one.message.model_copy(update={"release_digest": OTHER}), ROSTER)
 
 
 def test_with_tags_only_a_go_that_a_handed_over_releases_and_a_skip_excludes_it(rounds: list[list[Answered]]) -> None:
@@ -111,7 +119,7 @@ def test_with_tags_only_a_go_that_a_handed_over_releases_and_a_skip_excludes_it(
             assert not (isinstance(one.answer, Move) and one.answer.event is RoundEvent.RELEASED) or isinstance(
                 one.message, HandOver
             )
-    assert min(released, skipped) > 10
+    assert min(released, skipped) > 2
     assert offered_and_skipped
 
 
@@ -122,7 +130,7 @@ def test_one_verdict_a_round_over_this_sides_own_words(rounds: list[list[Answere
         kept += [message.go.message for message, answer in taken(trace, HandOver)]
         assert all(verdict == kept[0] for verdict in kept)
         again += len(kept) > 1
-    assert again > 50
+    assert again > 12
 
 
 def test_products_are_taken_between_the_challenge_and_an_opening(answered: list[Answered]) -> None:

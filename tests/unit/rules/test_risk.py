@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from itertools import combinations, product
 
 import numpy as np
@@ -31,7 +32,7 @@ from protocol.rules.risk import (
     rounded,
     solved,
 )
-from protocol.rules.shrinkage import Shrinkage
+from protocol.rules.shrinkage import Shrinkage, distance_from_mean
 from tests.unit.policy.lists import announcement, weight_list
 
 # --- choice -----------------------------------------------------------------------------------------------------------
@@ -58,6 +59,11 @@ def allowed(w: np.ndarray, terms: ListTerms) -> bool:
     return True
 
 
+@cache
+def fine_grid() -> np.ndarray:
+    return np.array([w for w in product(range(FINE + 1), repeat=4) if sum(w) <= FINE]) / FINE
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(
     ("terms", "form"),
@@ -74,7 +80,7 @@ def test_no_weights_on_a_fine_grid_are_better(seed: int, terms: ListTerms, form:
     assert (found >= 0).all()
     assert found.sum() <= 1 + 1e-7
     assert allowed(found, terms)
-    tried = np.array([w for w in product(range(FINE + 1), repeat=4) if sum(w) <= FINE]) / FINE
+    tried = fine_grid()
     values = np.einsum("ij,jk,ik->i", tried, risk.G, tried) / 2 + tried @ risk.a
     better = tried[values < risk.of(found) - 1e-7]
     assert not any(allowed(w, terms) for w in better)
@@ -214,6 +220,17 @@ def test_the_step_goes_so_far_towards_the_mean(from_mean: tuple[float, ...], tow
     total = RULE.own_numerator(state_after(*from_mean)) + sum(weights)
     assert [w / total for w in weights] == pytest.approx([towards / 4] * 3, abs=1.1 / 1024)
     assert min(weights) >= 1
+
+
+def test_the_distance_from_the_mean_follows_from_the_opened_average_and_ones_own_update() -> None:
+    """gbar = (g_0 + n h) / (n + 1), h the others' mean by their weights."""
+    own, *others = np.random.default_rng(4).normal(size=(4, 9))
+    numerators = (3, 8, 5)
+    weighed = sum(w * g for w, g in zip(numerators, others, strict=True))
+    average = ((2 * own + weighed) / (2 + sum(numerators))).astype(np.float32)
+    mean = (own + 3 * weighed / sum(numerators)) / 4
+    # the average is rounded to float32, and the total weight of 18 over the others' 16 carries that on
+    assert distance_from_mean(average, own, 2, numerators) == pytest.approx(np.linalg.norm(own - mean), rel=1e-6)
 
 
 def test_without_noise_nothing_is_learned_and_what_is_missing_is_named() -> None:

@@ -23,6 +23,7 @@ from protocol.sharing import Side
 from servers.rounds.endings import Endings
 from servers.store.records import RoundRecord
 from servers.store.sql import SqlStore
+from tests.kit.databases import new_database
 from tests.kit.round_messages import agreed_set, release_set
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
@@ -49,6 +50,7 @@ Asked = second_ends.ScriptedServer
 
 def store_with(folder: Path, record: RoundRecord, of: Study = STUDY, name: str = "store") -> SqlStore:
     """A store of one study, with this round."""
+    new_database(folder / f"{name}.db")
     return second_ends.store_with(folder, record, of, name)
 
 

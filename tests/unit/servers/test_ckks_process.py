@@ -88,15 +88,15 @@ def bad_chunk() -> bytes:
 
 
 def test_contributions_are_checked_stored_and_summed(
-    process: CkksProcess, key: SecretKey, bodies: list[bytes], tmp_path: Path
+    lasting: CkksProcess, key: SecretKey, bodies: list[bytes], tmp_path: Path
 ) -> None:
     sources = []
     for number, body in enumerate(bodies):
-        offer(process, key, body, 7000)
+        offer(lasting, key, body, 7000)
         path = tmp_path / str(number)
         path.write_bytes(body)
         sources.append(stored_chunks(path, tags_of(body), PARAMETERS, DIMENSION + 1))
-    pieces = list(summed_body(process, body_header(Kind.SUM, key, DIMENSION), sources))
+    pieces = list(summed_body(lasting, body_header(Kind.SUM, key, DIMENSION), sources))
     checks = SumChecks(key, ROUND, ("1", "2", "3"))
     found = average(
         pieces, Decryptor(key, MemoryFile()), body_header(Kind.SUM, key, DIMENSION), checks, 1.0, clip_norm=1.0
@@ -106,12 +106,12 @@ def test_contributions_are_checked_stored_and_summed(
 
 
 def test_batches_of_a_long_contribution_are_checked_as_they_come(
-    process: CkksProcess, key: SecretKey, bodies: list[bytes]
+    lasting: CkksProcess, key: SecretKey, bodies: list[bytes]
 ) -> None:
     """65 chunks make one full batch and a rest; the last chunk is bad."""
     values = 65 * PARAMETERS.value_slots
-    header = BodyHeader(Kind.CONTRIBUTION, process.fingerprint(), key.id, values)
-    check = ContributionCheck(process, header.key_id, header.values)
+    header = BodyHeader(Kind.CONTRIBUTION, lasting.fingerprint(), key.id, values)
+    check = ContributionCheck(lasting, header.key_id, header.values)
     with pytest.raises(MalformedMessage, match="not a ciphertext of this study"):
         check.write(header.to_bytes() + 64 * chunks(bodies[0])[0] + bad_chunk())
 
@@ -138,27 +138,27 @@ def test_a_stored_contribution_that_is_cut_or_altered_is_never_added(bodies: lis
         source(0)
 
 
-def test_a_refused_chunk_leaves_the_process_running(process: CkksProcess, bodies: list[bytes]) -> None:
-    process.check(chunks(bodies[0]))
-    before = process.pid
+def test_a_refused_chunk_leaves_the_process_running(lasting: CkksProcess, bodies: list[bytes]) -> None:
+    lasting.check(chunks(bodies[0]))
+    before = lasting.pid
     with pytest.raises(MalformedMessage, match="SEAL refuses it"):
-        process.check([bad_chunk()])
+        lasting.check([bad_chunk()])
     with pytest.raises(MalformedMessage, match="must have 10304 bytes"):
-        process.check([b"short"])
-    process.check(chunks(bodies[1]))
-    assert process.pid == before
+        lasting.check([b"short"])
+    lasting.check(chunks(bodies[1]))
+    assert lasting.pid == before
 
 
-def test_a_chunk_that_no_longer_parses_at_the_sum_is_a_violation(process: CkksProcess, bodies: list[bytes]) -> None:
+def test_a_chunk_that_no_longer_parses_at_the_sum_is_a_violation(lasting: CkksProcess, bodies: list[bytes]) -> None:
     with pytest.raises(ProtocolViolation, match="check the disk"):
-        process.add([chunks(bodies[0])[0], bad_chunk()])
-    assert len(process.add([chunks(bodies[0])[0]])) == chunk_bytes(PARAMETERS, Kind.SUM)
+        lasting.add([chunks(bodies[0])[0], bad_chunk()])
+    assert len(lasting.add([chunks(bodies[0])[0]])) == chunk_bytes(PARAMETERS, Kind.SUM)
 
 
 @pytest.mark.parametrize("count", [0, 101])
-def test_sums_of_none_or_too_many_are_refused(process: CkksProcess, count: int) -> None:
+def test_sums_of_none_or_too_many_are_refused(lasting: CkksProcess, count: int) -> None:
     with pytest.raises(ProtocolViolation, match="1 to 100"):
-        process.add(count * [bytes(SIZE)])
+        lasting.add(count * [bytes(SIZE)])
 
 
 def test_a_process_that_was_killed_is_started_again(process: CkksProcess, bodies: list[bytes]) -> None:
@@ -285,7 +285,7 @@ def test_limits_are_lowered_and_never_raised(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_neither_the_server_nor_what_it_stores_ever_holds_a_key(
-    key: SecretKey, bodies: list[bytes], process: CkksProcess, tmp_path: Path
+    key: SecretKey, bodies: list[bytes], lasting: CkksProcess, tmp_path: Path
 ) -> None:
     """All bytes that a server stores or hands to its worker: bodies, header, parameters, sums. None of them is, or
     holds, the key, its seed, or a stream that SEAL would load as a secret key."""
@@ -294,8 +294,8 @@ def test_neither_the_server_nor_what_it_stores_ever_holds_a_key(
     key.key.save(path)
     coefficients = np.array([key.key.data().data(i) for i in range(2048)], dtype="<u8").tobytes()
     secrets = [Path(path).read_bytes()[16:], coefficients[:64], coefficients[-64:], SEED]
-    total = process.add([chunks(body)[0] for body in bodies])
-    stored = [*bodies, total, PARAMETERS.model_dump_json().encode(), process.fingerprint(), key.id]
+    total = lasting.add([chunks(body)[0] for body in bodies])
+    stored = [*bodies, total, PARAMETERS.model_dump_json().encode(), lasting.fingerprint(), key.id]
     for blob in stored:
         assert not [secret for secret in secrets if secret in blob]
         Path(path).write_bytes(blob)

@@ -101,7 +101,7 @@ def test_what_one_side_sends_is_its_masked_sum() -> None:
     assert np.array_equal(from_bytes(pieces, D), total - expand(SEED, Usage.OUTPUT_MASK, D))
 
 
-@pytest.mark.parametrize("size", [7, 1000, 2**20])
+@pytest.mark.parametrize("size", [61, 1000, 2**20])
 @pytest.mark.parametrize("fetched", [True, False], ids=["fetched", "sent"])
 @pytest.mark.parametrize(("record", "of"), [(RECORD, PARAMETERS), (TAGGED, WITHOUT_TAGS)], ids=["plain", "tagged"])
 def test_a_masked_sum_becomes_the_output(draft: Draft, size: int, fetched: bool, record: Any, of: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
+import moiety
 from host.doctor import Finding, Verdict
 from protocol.errors import PeerUnreachable, StorageFull, Unavailable
 from protocol.sharing import Side
@@ -231,17 +232,13 @@ def test_a_port_in_use_and_a_database_that_is_away_are_named(config: Path) -> No
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("module", [["moiety", "server"], ["servers.cli"]], ids=" ".join)
-def test_a_refused_configuration_is_one_line_with_its_code(module: list[str], tmp_path: Path) -> None:
+def test_a_refused_configuration_is_one_line_with_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Try the whole command line here, and a server's own in a process of its own."""
     missing = tmp_path / "none.toml"
-    done = subprocess.run(
-        [sys.executable, "-m", *module, "run", "--config", str(missing)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 2
-    why = "there is no such file: is the path right?"
-    assert done.stderr == f"error (configuration): {missing} cannot be read: {why}\n"
+    said = f"error (configuration): {missing} cannot be read: there is no such file: is the path right?\n"
+    with pytest.raises(SystemExit) as ended:
+        moiety.main(["server", "run", "--config", str(missing)])
+    assert (ended.value.code, capsys.readouterr().err) == (2, said)
+    command = [sys.executable, "-m", "servers.cli", "run", "--config", str(missing)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (2, said)

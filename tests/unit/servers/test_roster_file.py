@@ -21,6 +21,7 @@ from servers.identity.roster import ACCEPTED
 from servers.rounds.contributions import announced_under
 from servers.server import Server, open_server
 from servers.settings import ServerSettings, load_settings
+from tests.kit.in_process import opened_server
 from tests.kit.present import present
 from tests.kit.processes import Federation, prepare_servers
 from tests.unit.parties import party_keys
@@ -39,11 +40,9 @@ def settings(federation: Federation) -> ServerSettings:
 
 
 @pytest.fixture
-def server(settings: ServerSettings) -> Iterator[Server]:
-    opened = open_server(settings)
-    yield opened
-    opened.store.close()
-    opened.ckks.close()
+def server(federation: Federation) -> Iterator[Server]:
+    with opened_server(federation.servers[Side.A].config) as opened:
+        yield opened
 
 
 def longer(federation: Federation, chain: RosterChain, wanted: Wanted) -> RosterChain:

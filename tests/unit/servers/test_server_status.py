@@ -36,7 +36,7 @@ from servers.app import create_operations
 from servers.cli import app as command
 from servers.cli import status_lines
 from servers.problems import FIXES
-from servers.server import Server, open_server
+from servers.server import Server
 from servers.settings import load_settings
 from servers.status import (
     Readiness,
@@ -50,6 +50,7 @@ from servers.status import (
 )
 from servers.store.records import StudyRecord
 from tests.integration.agents import rounds_of
+from tests.kit.in_process import opened_server
 from tests.kit.present import present
 from tests.ports import free_ports
 from tests.unit.client_agent.federation import REQUESTER, keys, study
@@ -347,13 +348,11 @@ def test_without_a_server_the_database_is_read_and_looking_makes_nothing(config:
     said = CliRunner().invoke(command, ["status", "--config", str(config)]).stdout
     assert "-> start it with 'moiety server run'" in said
     assert "no study is at this server\n" in said
-    server = open_server(settings)
     signed = sign(study(), REQUESTER, keys(REQUESTER).signing)
     digest = signed.message.digest()
-    server.store.add_study(StudyRecord(digest, signed, StudyState.PAUSED, "the requester is \x1b[2Jaway\u202e", 1))
-    server.store.add_ready(digest, "c1")
-    server.store.close()
-    server.ckks.close()
+    with opened_server(config) as server:
+        server.store.add_study(StudyRecord(digest, signed, StudyState.PAUSED, "the requester is \x1b[2Jaway\u202e", 1))
+        server.store.add_ready(digest, "c1")
     (seen,) = status_of_stopped(settings, 0.0).studies
     assert (seen.name, seen.state, seen.ready, seen.round) == ("unit", "paused", ("c1",), None)
     with pytest.raises(UnknownStudy):

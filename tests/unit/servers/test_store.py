@@ -24,11 +24,11 @@ from servers.store import tables as t
 from servers.store.cache import Prepared, ReadRows
 from servers.store.database import explained, open_engine
 from servers.store.files import PIECE_BYTES, FilePieces, ShareFiles
-from servers.store.migrate import upgrade
 from servers.store.object_storage import FolderStorage
 from servers.store.shares import Shares
 from servers.store.sql import SqlStore
 from tests.contract.records import KEY, RECORD, ROUND, contribution
+from tests.kit.databases import new_database
 from tests.kit.present import present
 
 # --- read rows --------------------------------------------------------------------------------------------------------
@@ -83,9 +83,7 @@ class Counted(SqlStore):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Counted]:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    upgrade(url)
-    made = Counted(url, lambda _study: None)
+    made = Counted(new_database(tmp_path / "store.db"), lambda _study: None)
     made.add_study(RECORD)
     made.add_round(ROUND)
     yield made

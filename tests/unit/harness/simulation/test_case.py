@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from client_agent.learning.models import dimension, model_spec
+from client_agent.learning.study_file import study_from_table
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from harness.datasets.registry import SOURCES
+from harness.engine.parties import SiteEntry, make_parties
 from harness.simulate.case import Case, parse_case, read_case
 from harness.simulate.case_run import CaseOptions, requesters_of, run_case
 from harness.simulate.run_one import Protection
-from harness.simulate.study_files import STUDIES, read_study_file, study_names
+from harness.simulate.study_files import STUDIES, study_names
 from harness.simulate.tuning import combinations
-from protocol.errors import ConfigurationError
-from protocol.messages.control import RuleName
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.messages.control import RuleName, Study
 from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy, check_steps_allowed
+from protocol.shared_model import state_vectors
 from tests.kit.cases import case_text
 
-CASES = [name for name in study_names() if read_study_file(STUDIES / f"{name}.toml").is_case]
+CASES = study_names()
 
 EROSION = """
 [[variant]]
@@ -183,10 +188,15 @@ def test_the_first_site_is_the_requester_unless_told_otherwise() -> None:
     assert len(requesters_of(case(case="requesters = 'each'"), federation)) == 5
 
 
+@cache
+def shipped(name: str) -> Case:
+    return read_case(STUDIES / f"{name}.toml")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_in_the_house_is_whole(name: str) -> None:
     """Data set, variants, every tuned combination, and the numbers that go together."""
-    found = read_case(STUDIES / f"{name}.toml")
+    found = shipped(name)
     assert found.table.data in SOURCES
     for variant in found.variants:
         for settings in combinations(variant):
@@ -201,10 +211,34 @@ def test_the_mnist_cases_are_one_family() -> None:
     names = {name for name in CASES if name.startswith("mnist_")}
     assert names == {f"mnist_{letter}_{sites}" for letter in "abcdefg" for sites in (10, 20, 50, 100)}
     for name in names:
-        found = read_case(STUDIES / f"{name}.toml")
+        found = shipped(name)
         _, letter, sites = name.split("_")
         assert found.name == f"mnist-{letter}-{sites}"
         assert (found.table.split, found.table.sites) == (letter.upper(), int(sites))
         for variant in ("weight_erosion", "weight_erosion_same_round"):
             penalty = found.variant(variant).study.rule.distance_penalty
             assert penalty == pytest.approx(0.1 / int(sites), rel=1e-12)
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+POLICY = SitePolicy()
+ROSTER = make_parties("steps", "s0", [SiteEntry(f"s{k}", 50) for k in range(12)], bytes(32)).roster.message
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_variant_of_a_shipped_study_is_within_the_default_caps(name: str) -> None:
+    """Variants that sites could be asked: a baseline of the literature runs in one process alone."""
+    for variant in shipped(name).variants:
+        if variant.table.baseline is not None:
+            continue
+        rule = variant.study.rule.model_copy(update={"erosion_applies": "next_round"})
+        study = study_from_table(variant.study.model_copy(update={"rule": rule}), name, ROSTER, None)
+        check_steps_allowed(study, POLICY)
+        if state_vectors(study.rule.name) == 1:  # the others divide by what they saw, whatever C is
+            with pytest.raises(PolicyRefusal, match="largest_step"):
+                check_steps_allowed(with_clip_norm(study, 2.0**100), POLICY)
+
+
+def with_clip_norm(study: Study, clip_norm: float) -> Study:
+    return study.model_copy(update={"parameters": study.parameters.model_copy(update={"clip_norm": clip_norm})})

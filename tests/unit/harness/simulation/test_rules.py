@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -18,10 +20,12 @@ from harness.simulate.run_line import RunLine
 from harness.simulate.run_one import Protection
 from harness.simulate.store import Results
 from harness.simulate.study_run import run_simulation
+from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
 from protocol.messages.control import RuleName
 from tests.kit.cases import case_text, variant
 from tests.rule_package import install
+from tests.unit.harness.simulation.test_shards import lines_of
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
@@ -109,8 +113,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def packaged_case(variants: str = THEIRS, table: str = "") -> Case:
-    return parse_case(case_text(variants, case=f"{table}\npolicy = {{ least_isolation = 0.0 }}"), "case.toml")
+def packaged_case(variants: str = THEIRS, table: str = "", data: str = "breast_cancer") -> Case:
+    text = case_text(variants, data=data, case=f"{table}\npolicy = {{ least_isolation = 0.0 }}")
+    return parse_case(text, "case.toml")
 
 
 @pytest.mark.usefixtures("package")
@@ -228,3 +233,34 @@ def test_the_documented_rule_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         far = [distance is not None and norm is not None and distance > 2.5 * norm for distance, norm in pairs]
         assert list(weights) == [0.0 if any(far[: number + 1]) else 1.0 for number in range(3)]
     assert {weight for weights in line.alpha.values() for weight in weights} == {0.0, 1.0}
+
+
+OWN_DATA = """
+from harness.datasets.bundled import breast_cancer_five_hospitals
+
+DATASETS = {"hospitals": lambda request: breast_cancer_five_hospitals(request.seed)}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("package")
+def test_several_processes_give_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a package's rule and a file's data. Called from a script without a ``__main__`` guard: none imports it."""
+    monkeypatch.setattr("host.extensions._files", {})
+    (tmp_path / "mine.py").write_text(OWN_DATA)
+    load_plugins([tmp_path / "mine.py"])
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text("raise SystemExit('a worker ran the script')")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    seen: list[tuple[int, int]] = []
+    own = packaged_case(table="seeds = [0, 1]", data="mine:hospitals")
+    run_case(own, CaseOptions(tmp_path / "one"))
+    two = CaseOptions(tmp_path / "two", jobs=2)
+    lines = run_case(own, two, lambda progress: seen.append((progress.runs_done, progress.rounds_done)))
+    assert [(line.seed, line.rule, line.end) for line in lines] == [
+        (seed, "acme-rules:eroding", "completed") for seed in (0, 1)
+    ]
+    assert lines_of(tmp_path / "two") == lines_of(tmp_path / "one")
+    assert seen[-1] == (2, 6)
+    assert sys.modules["__main__"] is script

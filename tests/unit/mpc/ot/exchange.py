@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from functools import cache
 
 import pytest
 
@@ -20,6 +22,12 @@ def seed(label: str) -> bytes:
 
 
 def open_pair(label: str = "pair", extension: Extension = DEFAULT_EXTENSION) -> tuple[OtReceiver, OtSender]:
+    """Fresh sessions of both servers: copies, since base OTs take longer than what most tests do with them."""
+    return copy.deepcopy(_opened(label, extension))
+
+
+@cache
+def _opened(label: str, extension: Extension) -> tuple[OtReceiver, OtSender]:
     return open_ot_sessions(SESSION, seed(label + "a"), seed(label + "b"), extension)
 
 

@@ -49,14 +49,12 @@ def with_torsion(point: bytes) -> bytes:
     return (y | (x & 1) << 255).to_bytes(32, "little")
 
 
-def run(rand_b: bytes = seed(1), rand_a: bytes = seed(2)) -> tuple[base.Keys, base.Keys, base.Keys]:
-    state, message = base.receiver_message(SESSION, DELTA, rand_b)
-    keys0, keys1, reply = base.sender_reply(SESSION, message, rand_a)
-    return keys0, keys1, base.receiver_finish(state, reply)
+STATE, MESSAGE = base.receiver_message(SESSION, DELTA, seed(1))
+FIRST, SECOND, REPLY = base.sender_reply(SESSION, MESSAGE, seed(2))
 
 
 def test_receiver_gets_exactly_the_chosen_keys():
-    keys0, keys1, chosen = run()
+    keys0, keys1, chosen = FIRST, SECOND, base.receiver_finish(STATE, REPLY)
     bits = np.unpackbits(np.frombuffer(DELTA, np.uint8), bitorder="little")
     assert 0 < bits.sum() < 128
     np.testing.assert_array_equal(chosen, np.where(bits[:, None], keys1, keys0))
@@ -64,17 +62,14 @@ def test_receiver_gets_exactly_the_chosen_keys():
 
 
 def test_messages_have_the_documented_sizes_and_depend_on_the_randomness_alone():
-    state, message = base.receiver_message(SESSION, DELTA, seed(1))
-    reply = base.sender_reply(SESSION, message, seed(2))[2]
-    assert (len(message), len(reply)) == (8192, 4096)
-    assert base.receiver_message(SESSION, DELTA, seed(1)) == (state, message)
-    assert base.receiver_message(SESSION, DELTA, seed(3))[1] != message
+    assert (len(MESSAGE), len(REPLY)) == (8192, 4096)
+    assert base.receiver_message(SESSION, DELTA, seed(1)) == (STATE, MESSAGE)
+    assert base.receiver_message(SESSION, DELTA, seed(3))[1] != MESSAGE
 
 
 def test_the_session_id_enters_every_key():
-    state, message = base.receiver_message(SESSION, DELTA, seed(1))
-    keys0, keys1, reply = base.sender_reply(SESSION + b"x", message, seed(2))
-    chosen = base.receiver_finish(state, reply)
+    keys0, keys1, reply = base.sender_reply(SESSION + b"x", MESSAGE, seed(2))
+    chosen = base.receiver_finish(STATE, reply)
     both = {row.tobytes() for row in np.concatenate([keys0, keys1])}
     assert not both & {row.tobytes() for row in chosen}
 
@@ -90,7 +85,7 @@ def test_pairs_can_not_be_swapped_or_moved():
 
 
 def test_points_used_as_bad_examples_are_what_they_claim():
-    good = base.receiver_message(SESSION, DELTA, seed(1))[1][:32]
+    good = MESSAGE[:32]
     assert with_torsion(with_torsion(good)) == good
     x, y = affine(with_torsion(good))
     d = -121665 * pow(121666, -1, FIELD)
@@ -100,13 +95,11 @@ def test_points_used_as_bad_examples_are_what_they_claim():
 @pytest.mark.parametrize("bad", [IDENTITY, ORDER_TWO, ORDER_FOUR, ORDER_EIGHT, NOT_ON_CURVE, NOT_CANONICAL, "torsion"])
 @pytest.mark.parametrize("place", [0, 77, 127])
 def test_invalid_points_are_refused_on_both_sides(bad: bytes | str, place: int):
-    state, message = base.receiver_message(SESSION, DELTA, seed(1))
-    reply = base.sender_reply(SESSION, message, seed(2))[2]
     at = slice(32 * place, 32 * place + 32)
     with pytest.raises(MalformedMessage, match=f"point {place} "):
-        base.sender_reply(SESSION, message[: at.start] + spoil(bad, message[at]) + message[at.stop :], seed(2))
+        base.sender_reply(SESSION, MESSAGE[: at.start] + spoil(bad, MESSAGE[at]) + MESSAGE[at.stop :], seed(2))
     with pytest.raises(MalformedMessage, match=f"point {place} "):
-        base.receiver_finish(state, reply[: at.start] + spoil(bad, reply[at]) + reply[at.stop :])
+        base.receiver_finish(STATE, REPLY[: at.start] + spoil(bad, REPLY[at]) + REPLY[at.stop :])
 
 
 def spoil(bad: bytes | str, good: bytes) -> bytes:
@@ -114,25 +107,20 @@ def spoil(bad: bytes | str, good: bytes) -> bytes:
 
 
 def test_points_that_cancel_against_their_hash_are_refused():
-    _, message = base.receiver_message(SESSION, DELTA, seed(1))
-    other = message[32:64]
+    other = MESSAGE[32:64]
     zero = sodium.crypto_core_ed25519_sub(other, other)
     cancelling = sodium.crypto_core_ed25519_sub(zero, base.hash_to_point(SESSION, 0, 0, other))
     with pytest.raises(MalformedMessage, match="cancel to the identity"):
-        base.sender_reply(SESSION, cancelling + message[32:], seed(2))
+        base.sender_reply(SESSION, cancelling + MESSAGE[32:], seed(2))
 
 
 @pytest.mark.parametrize("cut", [slice(0, -1), slice(0, 0), slice(32, None)])
 def test_wrong_lengths_are_refused(cut: slice):
-    state, message = base.receiver_message(SESSION, DELTA, seed(1))
-    reply = base.sender_reply(SESSION, message, seed(2))[2]
-    for short, long in ((message[cut], message + b"\0"), (message[cut], message + message[:32])):
+    for wrong in (MESSAGE[cut], MESSAGE + b"\0", MESSAGE + MESSAGE[:32]):
         with pytest.raises(MalformedMessage, match="8192 bytes"):
-            base.sender_reply(SESSION, short, seed(2))
-        with pytest.raises(MalformedMessage, match="8192 bytes"):
-            base.sender_reply(SESSION, long, seed(2))
+            base.sender_reply(SESSION, wrong, seed(2))
     with pytest.raises(MalformedMessage, match="4096 bytes"):
-        base.receiver_finish(state, reply[cut])
+        base.receiver_finish(STATE, REPLY[cut])
 
 
 def test_own_arguments_are_guarded():
@@ -149,11 +137,10 @@ def test_own_arguments_are_guarded():
 
 
 def test_repr_hides_secrets():
-    state, message = base.receiver_message(SESSION, DELTA, seed(1))
-    text = repr(state)
+    text = repr(STATE)
     assert repr(DELTA) not in text
-    assert not any(repr(scalar) in text for scalar in state.scalars)
-    assert base.transcript_key(SESSION, message, b"r") != base.transcript_key(SESSION, message, b"s")
+    assert not any(repr(scalar) in text for scalar in STATE.scalars)
+    assert base.transcript_key(SESSION, MESSAGE, b"r") != base.transcript_key(SESSION, MESSAGE, b"s")
 
 
 # --- check ------------------------------------------------------------------------------------------------------------
