@@ -45,7 +45,8 @@ results: install
 # them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; counting the
 # other packages too takes longer, so 'make coverage' does that, and sees only what runs in the tests' own
 # processes. Some hundred processes import the packages: their bytecode is kept. Files of tests are in memory (/dev/shm)
-# where there is room; TMPDIR= names another place. Tests marked 'uncounted' run again what others run and count.
+# where there is room; TMPDIR= names another place. 'make test' counts in the folders of protocol's own tests alone
+# (tests/conftest.py); tests marked 'uncounted' run again what others run and count.
 test coverage soak: export PYTHONDONTWRITEBYTECODE :=
 test: install
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov=protocol --cov-report=

@@ -4,8 +4,9 @@ One example of hypothesis may take as long as a busy machine needs; a test has i
 one thread: tests run side by side, and their models are small. Temporary files are in memory where there is room, which
 spares some 100,000 waits for a disk; what must outlive a killed process is tested on a disk (``kit.disk``).
 
-Counting lines and branches takes as long again as running them: tests that run again what others run and count, many
-times or in whole studies, are marked ``uncounted``.
+Counting lines and branches can double a test's time, also where it runs packages that are not counted. Where
+``protocol`` alone is counted, as in ``make test``, only tests of the folders in ``COUNTED`` count, which run all of it.
+Tests that run again what others run and count, many times or in whole studies, are marked ``uncounted``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
+from typing import Final
 
 import pytest
 import structlog
@@ -31,12 +34,23 @@ if "TMPDIR" not in os.environ and _memory is not None:
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
+COUNTED: Final = ("property", "unit", "vectors")
+"""Folders below this one whose tests run all of ``protocol``."""
+
+
+def _counts(item: pytest.Item) -> bool:
+    if item.get_closest_marker("uncounted"):
+        return False
+    folders = item.path.relative_to(Path(__file__).parent).parts
+    everything = item.config.getoption("cov_source", None) != ["protocol"]
+    return everything or folders[0] in COUNTED
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fixtures of an uncounted test are not counted either. A worker's coverage runs on top of another one's."""
     stopped: list[Coverage] = []
-    while item.get_closest_marker("uncounted") and (counting := Coverage.current()) is not None:
+    while not _counts(item) and (counting := Coverage.current()) is not None:
         counting.stop()
         stopped.append(counting)
     try:
