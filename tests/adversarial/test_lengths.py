@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +24,9 @@ from client_agent.site.events import EventKind
 from client_agent.site.letters import CountedClasses, StudyRefusal, WeightMail
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import Odd, light_learner, with_odd
-from protocol.channel.encoding import pack_message, pad
-from protocol.channel.sealing import seal_small
-from protocol.errors import Clause, ErrorCode, MalformedMessage, UnusableUpdate
-from protocol.messages.control import Decline, Message, RuleName, RuleSpec, WeightList, sign
-from protocol.messages.letter import letter_info, open_letter, padded_bytes, seal_letter, told
+from protocol.errors import Clause, ErrorCode, UnusableUpdate
+from protocol.messages.control import Decline, Message, RuleName, RuleSpec, sign
+from protocol.messages.letter import seal_letter, told
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.evidence import PastRelease
 from protocol.sharing import Side
@@ -84,40 +82,6 @@ def test_why_a_site_declines_or_refuses_does_not_show(code: ErrorCode, clause: C
     refusal = StudyRefusal(code=code, clause=clause, **fields)
     for message, kind in ((decline, "decline"), (refusal, "refusal")):
         assert len(sealed(sign(message, "c1", keys("c1").signing), kind, "c1", R0)) == 3184
-
-
-def as_sent(padded: bytes, kind: str = "weights") -> bytes:
-    return seal_small(padded, present(ROSTER.party("c1")).sealing, letter_info(kind, ANY_DIGEST, R0, "c1", 1))
-
-
-def as_read(letter: bytes, form: type[Message] = WeightMail, kind: str = "weights") -> Message:
-    return open_letter(letter, form, kind, ANY_DIGEST, R0, "c1", 1, keys("c1").sealing)
-
-
-def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
-    """So a site whose agent does not pad is noticed, and not only a site that reads."""
-    content = pack_message(WeightMail(weight_list=weights((9, 9, 9))))
-    assert as_read(as_sent(pad(content, padded_bytes(content, "weights"))))
-    with pytest.raises(MalformedMessage, match="write and pad it like every other"):
-        as_read(as_sent(pad(content, padded_bytes(content, "weights") + 1)))
-    fields: dict[str, Any] = {"study_digest": ANY_DIGEST, "site": "c1", "reason": ""}
-    said = pack_message(StudyRefusal(code=ErrorCode.POLICY_REFUSAL, **fields))
-    for wrong in (-1, 1):
-        letter = as_sent(pad(said, padded_bytes(said, "refusal") + wrong), "refusal")
-        with pytest.raises(MalformedMessage, match="write and pad it like every other"):
-            as_read(letter, StudyRefusal, "refusal")
-
-
-def test_a_letter_that_leaves_a_field_to_its_default_is_refused() -> None:
-    """An omitted field would make one letter shorter than another that says the same."""
-
-    class Shorter(Message):
-        KIND: ClassVar[str] = "weight_mail"
-        weight_list: WeightList
-
-    content = pack_message(Shorter(weight_list=weights((9, 9, 9))))
-    with pytest.raises(MalformedMessage, match="with every field spelled"):
-        as_read(as_sent(pad(content, padded_bytes(content, "weights"))))
 
 
 # --- whole studies ----------------------------------------------------------------------------------------------------

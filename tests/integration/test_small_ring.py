@@ -6,14 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from client_agent.site.events import RoundEnd
 from harness.federation.in_memory_federation import InMemoryFederation
 from harness.federation.learners import EROSION, light_study
-from protocol.messages.control import RuleName, RuleSpec, ShareKind
-from protocol.messages.purpose import StudyProtection
-from protocol.parameters import StudyParameters
+from protocol.messages.control import RuleName, RuleSpec
 from protocol.sharing import Side
 from tests.integration.agents import changed, final_model, in_memory, run_to_end
 from tests.kit.present import present
@@ -72,28 +69,3 @@ def test_over_both_servers_it_is_the_study_of_64_bits_up_to_rounding(
         return
     for ours, theirs in zip(at_48, at_64, strict=True):
         assert all(abs(ours[site] - theirs[site]) < 1e-3 for site in ours)
-
-
-def test_the_ring_is_in_a_studys_bytes_only_where_it_is_small() -> None:
-    wide = StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3)
-    assert "ring_bits" not in wide.model_dump(mode="json")
-    narrow = StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3, ring_bits=48)
-    assert narrow.model_dump(mode="json")["ring_bits"] == 48
-    with pytest.raises(ValidationError, match="48"):
-        StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3, ring_bits=32)  # type: ignore[arg-type]
-    assert [ShareKind.vector_of(48).ring_bits, ShareKind.vector_of(64).ring_bits] == [48, 64]
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"tags": True}, "leave tags out"),
-        ({"protection": StudyProtection.CKKS, "rule": RuleSpec(name=RuleName.FEDAVG)}, "'ckks' shares no updates"),
-    ],
-)
-def test_what_a_small_ring_does_not_go_with(
-    federation: InMemoryFederation, changes: dict[str, object], text: str
-) -> None:
-    study = light_study(federation.parties, "small", EROSION)
-    with pytest.raises(ValidationError, match=text):
-        changed(study, ring_bits=48, **changes)

@@ -24,7 +24,7 @@ HEAVY: Final = frozenset(_HEAVY.split())
 ALL: Final = tuple(commands())
 _WORDS: Final = """
     Add Admit Allow Answer Apply Approve Cancel Change Check Claim Compare Create Decline Delete Drain Estimate
-    Export Falsify Invert Invite Join Lie List Locate Make Measure Merge Pair Pause Predict Print Rank Remove
+    Export Falsify Invert Invite Join List Make Measure Merge Pair Pause Predict Print Rank Remove
     Renew Resume Run Serve Show Sign Subtract Sum Tell Verify Watch Write
 """
 VERBS: Final = frozenset(_WORDS.split())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 
 from client_agent.requester.study import _SKIPS_KEPT, RELEASES_KEPT
 from client_agent.site.letters import Attestation, StudyRefusal, WeightMail
-from protocol.channel.encoding import LENGTH_BYTES, pack_message, shortened
-from protocol.channel.sealing import sealed_length, sealed_small_length
+from protocol.channel.encoding import LENGTH_BYTES, pack_message, pad, shortened
+from protocol.channel.sealing import seal_small, sealed_length, sealed_small_length
 from protocol.errors import Clause, ErrorCode, MalformedMessage, NotListed, UnknownParty
 from protocol.messages.control import (
     MAX_CONTROL_BYTES,
@@ -15,12 +17,14 @@ from protocol.messages.control import (
     CollectedContribution,
     Decline,
     ListedWeight,
+    Message,
     ReleaseSet,
     RoundOutcome,
     RuleName,
     RuleSpec,
     Signature,
     Signed,
+    WeightList,
     sign,
 )
 from protocol.messages.letter import (
@@ -31,12 +35,16 @@ from protocol.messages.letter import (
     NOTICE_SEALED_BYTES,
     LetterKind,
     Topic,
+    letter_info,
     most_bytes,
+    open_letter,
+    padded_bytes,
     parse_topic,
     require_length,
     require_route,
 )
 from protocol.messages.paths import EVERY_SITE
+from tests.kit.present import present
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, REQUESTER, ROSTER, keys, release, study
 from tests.unit.client_agent.test_requester import skip_of
@@ -162,3 +170,37 @@ def test_the_longest_evidence_there_can_be_fits_a_weight_list(sites: int) -> Non
     assert sealed_small_length(LENGTH_BYTES + len(pack_message(mail))) <= most_bytes(
         LetterKind.WEIGHTS, study(), sites + 1
     )
+
+
+def as_sent(padded: bytes, kind: str = "weights") -> bytes:
+    return seal_small(padded, present(ROSTER.party(SITE)).sealing, letter_info(kind, DIGEST, REQUESTER, SITE, 1))
+
+
+def as_read(letter: bytes, form: type[Message] = WeightMail, kind: str = "weights") -> Message:
+    return open_letter(letter, form, kind, DIGEST, REQUESTER, SITE, 1, keys(SITE).sealing)
+
+
+def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
+    """So a site whose agent does not pad is noticed, and not only a site that reads."""
+    content = pack_message(WeightMail(weight_list=weights((9, 9, 9))))
+    assert as_read(as_sent(pad(content, padded_bytes(content, "weights"))))
+    with pytest.raises(MalformedMessage, match="write and pad it like every other"):
+        as_read(as_sent(pad(content, padded_bytes(content, "weights") + 1)))
+    fields: dict[str, Any] = {"study_digest": DIGEST, "site": SITE, "reason": ""}
+    said = pack_message(StudyRefusal(code=ErrorCode.POLICY_REFUSAL, **fields))
+    for wrong in (-1, 1):
+        letter = as_sent(pad(said, padded_bytes(said, "refusal") + wrong), "refusal")
+        with pytest.raises(MalformedMessage, match="write and pad it like every other"):
+            as_read(letter, StudyRefusal, "refusal")
+
+
+def test_a_letter_that_leaves_a_field_to_its_default_is_refused() -> None:
+    """An omitted field would make one letter shorter than another that says the same."""
+
+    class Shorter(Message):
+        KIND: ClassVar[str] = "weight_mail"
+        weight_list: WeightList
+
+    content = pack_message(Shorter(weight_list=weights((9, 9, 9))))
+    with pytest.raises(MalformedMessage, match="with every field spelled"):
+        as_read(as_sent(pad(content, padded_bytes(content, "weights"))))

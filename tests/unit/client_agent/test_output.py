@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -26,12 +27,14 @@ from protocol.errors import (
     UnknownParty,
 )
 from protocol.messages.bodies import output_kind
-from protocol.messages.control import OutputHeader, RuleName, RuleSpec, ShareKind, Study, sign
+from protocol.messages.control import OutputHeader, Purpose, RuleName, RuleSpec, ShareKind, Study, SummarySpec, sign
 from protocol.parameters import Needs
 from protocol.protection.interface import AtSite
+from protocol.protection.shares import open_summary
 from protocol.release import masking_side
 from protocol.rounds.evidence import PastRelease, check_release
 from protocol.sharing import Side
+from protocol.summary.table_one import TableOne
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -46,6 +49,7 @@ from tests.unit.client_agent.federation import (
     study,
     weight_list,
 )
+from tests.unit.wire.test_schema import SCHEMA
 
 T = TypeVar("T")
 SITE = "c1"
@@ -66,6 +70,7 @@ class FakeServer:
     cut: int = 0
     extra: bytes = b""
     breaks: int = 0
+    length: int = PARAMETERS.dimension
 
     def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         mask = expand(SEED, Usage.OUTPUT_MASK, self.total.size)
@@ -74,7 +79,7 @@ class FakeServer:
             side=self.side,
             share_kind=output_kind(self.side, round_number, 64),
             recipient=own_key_id(ROSTER, self.named),
-            length=PARAMETERS.dimension,
+            length=self.length,
         )
         vector = header.share_kind is ShareKind.VECTOR
         body = to_bytes(self.total.view(np.uint64) - mask) if vector else SEED
@@ -175,6 +180,23 @@ def test_class_counts_are_opened_exactly() -> None:
     total[0] = -1
     with pytest.raises(AggregateOutOfBounds, match=r"negative in classes \[0\]"):
         reader(*servers(past, total), of_classes(3)).open_counts(past)
+
+
+def test_a_summary_is_opened_in_its_own_length() -> None:
+    past = release()
+    past = past.model_copy(update={"announcement": past.announcement.model_copy(update={"purpose": Purpose.SUMMARY})})
+    of = study().model_copy(update={"data_schema": SCHEMA, "summary": SummarySpec(bins=4)})
+    total = np.zeros(of.summary_layout.length, dtype=np.int64)
+
+    def opened() -> TableOne:
+        outputs = reader(*servers(past, total, length=total.size), of)
+        return open_summary(outputs.at, past, partial(outputs.fetch, past))
+
+    total[0] = 3
+    assert [column.values for column in opened().numeric] == [3 * of.summary_layout.rounded_to]
+    total[0] = -1
+    with pytest.raises(AggregateOutOfBounds):
+        opened()
 
 
 @pytest.mark.parametrize(

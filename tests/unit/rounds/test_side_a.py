@@ -73,6 +73,7 @@ def test_a_lost_share_ends_every_round_that_can_still_be_skipped_and_names_serve
     decided: list[Decided], at: Side
 ) -> None:
     error = ShareAltered("the stored share of 'hospital-1' is not what was received")
+    assert [error.is_of(site) for site in ("hospital-1", "hospital", "hospital-2")] == [True, False, False]
     ends = Counter[str]()
     for one in decided:
         step = lost_share(one.state, error, at, "hospital-1")

@@ -23,7 +23,9 @@ from protocol.messages.control import (
     RoundState,
     RuleName,
     RuleSpec,
+    ShareKind,
     Study,
+    StudyProtection,
     SummarySpec,
     TaskKind,
     TaskSpec,
@@ -31,7 +33,7 @@ from protocol.messages.control import (
 )
 from protocol.messages.model import Buffers
 from protocol.messages.specifications import require_public_preparation
-from protocol.parameters import Needs
+from protocol.parameters import Needs, StudyParameters
 from protocol.text import MAX_NAME_CHARACTERS, MAX_NAMES_BYTES
 from tests.kit.present import present
 from tests.kit.round_messages import outcome
@@ -373,3 +375,29 @@ def test_a_burnt_attempt_says_by_which_error() -> None:
     why: dict[str, Any] = {"cause": OutcomeCause.PRODUCTS_REFUSED, "code": ErrorCode.CORRELATION_REUSED}
     burnt = outcome("a" * 64, outcome=RoundState.BURNT, **why)
     assert burnt.reason == "the products were refused: correlation_reused"
+
+
+# --- the small ring ---------------------------------------------------------------------------------------------------
+
+
+def test_the_ring_is_in_a_studys_bytes_only_where_it_is_small() -> None:
+    wide = StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3)
+    assert "ring_bits" not in wide.model_dump(mode="json")
+    narrow = StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3, ring_bits=48)
+    assert narrow.model_dump(mode="json")["ring_bits"] == 48
+    with pytest.raises(ValidationError, match="48"):
+        StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3, ring_bits=32)  # type: ignore[arg-type]
+    assert [ShareKind.vector_of(48).ring_bits, ShareKind.vector_of(64).ring_bits] == [48, 64]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tags": True}, "leave tags out"),
+        ({"protection": StudyProtection.CKKS, "rule": RuleSpec(name=RuleName.FEDAVG)}, "'ckks' shares no updates"),
+    ],
+)
+def test_what_a_small_ring_does_not_go_with(changes: dict[str, Any], said: str) -> None:
+    parameters = PLAIN.parameters.model_copy(update={"ring_bits": 48})
+    with pytest.raises(ValidationError, match=said):
+        Study(**{**dict(PLAIN), "parameters": parameters, **changes})

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.arithmetic.kernels import transpose_bits
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation
-from protocol.ot import gilboa, kernels
+from protocol.ot import gilboa, kernels, numba_kernels
 from protocol.ot.base import Extension
 from protocol.ot.extension import column_bytes, next_position, receiver_columns, row_count, sender_columns
 from protocol.ot.gilboa import RowHash
@@ -27,6 +27,10 @@ def test_shapes_that_do_not_fit_are_refused():
     for some, words, mine in ((pads[:-1], packed, own), (pads, packed[:, :-1], own), (pads, packed, own[:, None])):
         with pytest.raises(ProtocolViolation, match="64 pads"):
             kernels.receiver_products(some, words, mine)
+
+
+def test_the_loops_are_compiled_with_the_first_call():
+    assert kernels._compiled() is numba_kernels
 
 
 def test_folding_sums_the_streams_by_the_bits_of_their_number():
