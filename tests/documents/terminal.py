@@ -21,6 +21,7 @@ import pytest
 
 from harness.federation.processes import Forked
 from moiety import main
+from tests.documents.forked_call import called
 from tests.documents.lines import ROOT
 
 Process = Forked | subprocess.Popen[bytes]
@@ -130,7 +131,7 @@ class ForkedMoiety:
         with line, line.makefile("rb") as said, suppress(OSError):  # a program that was killed reads no answer
             pid, folder, environment, words = json.loads(said.readline())
             with _STARTING:
-                process = Forked(_called, [str(pid), folder, *words], Path(f"/proc/{pid}/fd/1"), environment)
+                process = Forked(called, [str(pid), folder, *words], Path(f"/proc/{pid}/fd/1"), environment)
             while (code := process.poll()) is None and not select.select([line], [], [], 0.02)[0]:
                 pass
             if code is None:  # the program was killed
@@ -138,10 +139,3 @@ class ForkedMoiety:
                 process.wait()
             else:
                 line.sendall(str(code).encode())
-
-
-def _called(pid: str, folder: str, *words: str) -> None:
-    os.dup2(os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND), 2)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))  # a pipe has no place to seek
-    os.chdir(folder)
-    main(words)

@@ -6,10 +6,8 @@ Every one of them can be killed, armed with a failpoint and started again on wha
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,8 +17,6 @@ from typing import Any, Final
 
 import httpx
 
-from client_agent.daemon import Pace, run_agent
-from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
 from harness.attack.signed_client import SignedClient
@@ -32,25 +28,12 @@ from host.clock import SYSTEM, Clock
 from protocol.messages.control import Roster
 from protocol.roster.keyfile import PartyKeys
 from protocol.sharing import Side
+from tests.kit.forked_site import run_site
 from tests.kit.postgres import InPostgreSQL
 from tests.ports import free_ports
 
 FOR_TESTS: Final = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
 """All sites of a test come from one address, and some send much that nobody signed."""
-
-
-def run_site(learner: Learners, config: str) -> None:
-    """An agent that learns with ``learner``, in the process that was forked for it."""
-    settings = load_settings(Path(config))
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    run_agent(
-        settings,
-        stop,
-        lambda event: print(event.model_dump_json(), flush=True),
-        lambda study, seed: learner(settings, study, seed),
-        pace=Pace(look_every_s=0.1),  # the requester finds a study in its outbox by looking
-    )
 
 
 class Federation(RunningFederation):
