@@ -1,5 +1,6 @@
-"""``moiety demo`` as a person runs it, shortened: real processes, report and summary.
+"""``moiety demo`` as a person types it, shortened: real processes, report and summary.
 
+The command runs in the test's process, whose processes to fork from have their imports already.
 Without and with ``--protection ckks`` in one module: the demo's ports are always the same.
 """
 
@@ -8,17 +9,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
+import signal
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from harness.demo.run import DemoOptions, _rules, data_sets
 from protocol.messages.control import RuleName, StudyProtection
+from tests.integration.agents import moiety
 
-ROOT = Path(__file__).resolve().parents[2]
 RULES = {"weight_erosion", "fedavg", "local"}
 KEYS = {
     "rule_accuracy",
@@ -44,10 +47,14 @@ pytestmark = pytest.mark.slow
 
 
 def typed(*words: str) -> str:
-    command = [sys.executable, "-m", "moiety", "demo", "--quick", "--rounds", str(ROUNDS), *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    printed, before = StringIO(), signal.getsignal(signal.SIGTERM)
+    try:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            code = moiety("demo", "--quick", "--rounds", str(ROUNDS), *words)
+    finally:
+        signal.signal(signal.SIGTERM, before)  # the command sets its own
+    assert code == 0, printed.getvalue()[-4000:]
+    return printed.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +94,8 @@ def test_seven_real_processes_over_tls_with_ot(studies: dict[str, Any]) -> None:
 
 
 def test_no_process_is_left_behind(studies: dict[str, Any]) -> None:
-    import psutil
-
-    for study in studies.values():
-        for pid in study["process_ids"].values():
-            if psutil.pid_exists(pid):  # another program may have got the number since
-                assert "moiety" not in " ".join(psutil.Process(pid).cmdline())
+    left = {process.pid for process in psutil.Process().children(recursive=True)}
+    assert left.isdisjoint(pid for study in studies.values() for pid in study["process_ids"].values())
 
 
 def test_secure_and_plain_agree(studies: dict[str, Any]) -> None:
