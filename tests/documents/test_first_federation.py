@@ -119,6 +119,11 @@ def at_hospital(hospital: int) -> dict[str, str]:
     return {**settings, **folders, " NAME": " first", "/NAME": "/first", " heart ": " first "}
 
 
+def with_few_draws(lines: str) -> str:
+    """The lines of agents, whose scores' intervals are over fewer draws than the usual 200: some seconds each."""
+    return lines.replace("moiety agent run", "MOIETY_AGENT_BOOTSTRAP_SAMPLES=20 moiety agent run")
+
+
 def on_free_ports(operators: str) -> str:
     """The lines of terminal 1, whose servers listen on ports of this test."""
     free = more_free_ports(4)
@@ -164,9 +169,9 @@ def first_federation(
         until_said("listening", logs["operators"], 2, serving)
         monkeypatch.chdir(place / "try")
         walk = Walk(DOCUMENTS, ELSEWHERE)
-        training = stack.enter_context(terminal(hospitals, place / "try", logs["hospitals"]))
+        training = stack.enter_context(terminal(with_few_draws(hospitals), place / "try", logs["hospitals"]))
         until_said("connected to operator-a and operator-b", logs["hospitals"], 3, training)
-        watching = stack.enter_context(terminal(requester, place / "try", logs["requester"]))
+        watching = stack.enter_context(terminal(with_few_draws(requester), place / "try", logs["requester"]))
         running = Federation(place / "try", Terminal(capsys), walk)
         running.waits(1, "first")
         assert "hospital-0" in running.at(1, "moiety agent show first")
@@ -225,7 +230,7 @@ def used(federation: Federation) -> None:
     federation.at(1, "moiety model export first", {"--out first-model": "--out its-model"})
     federation.at(0, "moiety model predict", {"heart-model": "first-model", "new.csv": "data/0/test.npz"})
     assert len((federation.folder / "predictions.csv").read_text().splitlines()) > 5
-    assert "difference" in federation.at(0, "moiety model compare")
+    assert "difference" in federation.at(0, "moiety model compare", {"--draws 1000": "--draws 20"})
     assert "study first" in federation.at(0, "moiety agent status")
     plan = {"study.toml": "second.toml"}
     federation.at(0, EPSILON, plan, status=2)  # it has no noise
