@@ -96,7 +96,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     written = parse_study_table(STUDY, "heart.toml")
     nothing = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
     sites = tuple(SiteSpec(name, LocalData(nothing, nothing), SitePolicy(least_isolation=0.0)) for name in SITES)
-    spec = FederationSpec("heart", SITES[0], sites, seed=4, ports=free_ports())
+    spec = FederationSpec("heart", SITES[0], sites, seed=4, ports=free_ports(), bootstrap_samples=20)
     with InMemoryFederation(spec, folder / "federation", torch_learner) as running:
         for place, name in enumerate(SITES):
             findings = Findings()
