@@ -283,18 +283,25 @@ def test_two_simulations_do_not_write_into_one_folder(tmp_path: Path) -> None:
 
 
 REFUSING = """
+import time
+from pathlib import Path
+
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from protocol.errors import ConfigurationError
 
 
 def hospitals(request):
     if request.seed:
+        until = time.monotonic() + 100
+        while time.monotonic() < until and not list(Path(__file__).parent.glob("out/partial/*.json")):
+            time.sleep(0.01)
         raise ConfigurationError("no data of that seed")
     return breast_cancer_five_hospitals(0)
 
 
 DATASETS = {"hospitals": hospitals}
 """
+"""The second seed's data are refused once the first seed's run has kept a round."""
 
 
 @pytest.mark.slow
