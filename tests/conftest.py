@@ -27,7 +27,6 @@ from hypothesis import settings
 
 from tests.kit.disk import in_memory
 
-gc.disable()
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):  # read on import
     os.environ[_name] = "1"
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 leaves its workers nothing beside other tests
@@ -42,9 +41,14 @@ COUNTED: Final = ("property", "unit", "vectors")
 """Folders below this one whose tests run all of ``protocol``."""
 
 
-def pytest_collection_finish() -> None:
-    gc.enable()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _counts(item: pytest.Item) -> bool:
