@@ -4,6 +4,8 @@ One example of hypothesis may take as long as a busy machine needs; a test has i
 one thread: tests run side by side, and their models are small. Temporary files are in memory where there is room, which
 spares some 100,000 waits for a disk; what must outlive a killed process is tested on a disk (``kit.disk``).
 
+Collecting makes a million objects that stay: the garbage collector is off meanwhile, and never looks at them later.
+
 Counting lines and branches can double a test's time, also where it runs packages that are not counted. Where
 ``protocol`` alone is counted, as in ``make test``, only tests of the folders in ``COUNTED`` count, which run all of it.
 Tests that run again what others run and count, many times or in whole studies, are marked ``uncounted``.
@@ -11,6 +13,7 @@ Tests that run again what others run and count, many times or in whole studies, 
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Generator
@@ -36,6 +39,16 @@ settings.load_profile("busy")
 
 COUNTED: Final = ("property", "unit", "vectors")
 """Folders below this one whose tests run all of ``protocol``."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _counts(item: pytest.Item) -> bool:

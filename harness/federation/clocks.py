@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import os
 import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -67,6 +68,7 @@ class VirtualClock:
         self._woken = 0
         self._outside = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         self._work: list[Callable[[], bool]] = []
+        self._call_loop: Callable[[], None] = lambda: None
 
     def now(self) -> float:
         return START_S + self._passed_s
@@ -130,6 +132,9 @@ class VirtualClock:
         with self._lock:
             self._begun += 1
             self._waiting[own] = waiting
+            last = len(_not_anyios()) <= len(self._waiting) + len(self._outside)
+        if last:
+            self._call_loop()
         try:
             yield
         finally:
@@ -142,6 +147,10 @@ class VirtualClock:
         """anyio keeps its threads while they have nothing to do: it says itself whether they work."""
         self._work.append(working)
 
+    def when_quiet(self, call_loop: Callable[[], None]) -> None:
+        """Call this when the last working thread may have begun to wait; the loop also looks again by itself."""
+        self._call_loop = call_loop
+
     def nobody_else(self) -> bool:
         """Return whether no thread takes part but the event loop's."""
         return not {thread.ident for thread in threading.enumerate()} - self._outside
@@ -152,8 +161,7 @@ class VirtualClock:
             return True
         with self._lock:
             begun, waiting = self._begun, dict(self._waiting)
-        alive = {t.ident for t in threading.enumerate() if not t.name.startswith(_ANYIO)}
-        if alive - self._outside - waiting.keys() or any(working() for working in self._work):
+        if _not_anyios() - self._outside - waiting.keys() or any(working() for working in self._work):
             return False
         if any(one.holds() or one.until_s <= self._passed_s for one in waiting.values()):
             return False
@@ -174,6 +182,10 @@ class VirtualClock:
                 with one.changed:
                     one.changed.notify_all()
         return True
+
+
+def _not_anyios() -> set[int | None]:
+    return {thread.ident for thread in threading.enumerate() if not thread.name.startswith(_ANYIO)}
 
 
 class SteppedClock:
@@ -205,20 +217,41 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self._clock = clock
+        self._called, self._calls = os.pipe()
+        os.set_blocking(self._called, False)
+        os.set_blocking(self._calls, False)
+        self.register(self._called, selectors.EVENT_READ)
+        clock.when_quiet(self._call)
+
+    def close(self) -> None:
+        self._clock.when_quiet(lambda: None)
+        super().close()
+        os.close(self._called)
+        os.close(self._calls)
+
+    def _call(self) -> None:
+        with suppress(BlockingIOError):  # full: the loop has calls enough
+            os.write(self._calls, b"0")
+
+    def _look(self, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        found = [one for one in super().select(timeout) if one[0].fd != self._called]
+        with suppress(BlockingIOError):
+            os.read(self._called, 4096)
+        return found
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
             return []  # callbacks are ready, those of other threads too
-        found = super().select(0)
+        found = self._look(0)
         quiet_since_s = time.monotonic()
         while not found:
             quiet = self._clock.everybody_waits()
-            found = super().select(0)
+            found = self._look(0)
             if found or (quiet and self._clock.pass_time(timeout)):
                 break
             if timeout is None and self._clock.nobody_else():
                 raise RuntimeError("the event loop waits, and nothing will ever come")
-            found = super().select(_LOOK_AGAIN_S)
+            found = self._look(_LOOK_AGAIN_S)
             if time.monotonic() > quiet_since_s + _STUCK_AFTER_S:
                 faulthandler.dump_traceback(2)  # to the file of standard error: pytest has taken sys.stderr
                 quiet_since_s = time.monotonic()

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from pathlib import Path
 from typing import Final, Self
 
@@ -33,6 +33,7 @@ from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.study_file import FinishTable
 from client_agent.study.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from harness.fork_server import fork_context, one_thread
 from host.network import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.messages.control import Study
@@ -41,10 +42,6 @@ from protocol.roster.keyfile import dump_party_keys, dump_roster
 from protocol.sharing import Side
 from servers.settings import Limits
 
-_IN_MEMORY: Final = "harness.federation.preload"
-ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_FORKING = multiprocessing.get_context("forkserver")
-
 
 class Forked:
     """A forked process with the part of ``subprocess.Popen`` that a federation uses; it ends with its parent."""
@@ -52,8 +49,7 @@ class Forked:
     def __init__(
         self, run: Callable[..., None], arguments: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> None:
-        _start_forkserver()
-        self._process = _FORKING.Process(
+        self._process = fork_context().Process(
             target=_run, args=(run, tuple(arguments), str(log), dict(environment)), daemon=True
         )
         self._process.start()
@@ -120,24 +116,6 @@ def run_command(*arguments: str) -> None:
     import moiety
 
     moiety.main(arguments)
-
-
-def one_thread(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with one thread for each library that would take a processor's all."""
-    return {**environment, **dict.fromkeys(ONE_THREAD, "1")}
-
-
-def _start_forkserver() -> None:
-    """Idempotent. The libraries read how many threads they may have when they are imported, which is there."""
-    _FORKING.set_forkserver_preload([_IN_MEMORY])
-    before = dict(os.environ)
-    os.environ.update(one_thread({}))
-    try:
-        forkserver.ensure_running()
-    finally:
-        for name in ONE_THREAD:
-            os.environ.pop(name)
-        os.environ.update(before)
 
 
 def _run(run: Callable[..., None], arguments: tuple[str, ...], log: str, environment: dict[str, str]) -> None:

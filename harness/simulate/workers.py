@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -31,6 +31,7 @@ from client_agent.learning.flat_vector import pick_device
 from harness.datasets.public_data import DATA_VARIABLE
 from harness.datasets.registry import path_of
 from harness.engine.training import Computing
+from harness.fork_server import fork_context
 from harness.simulate.run_line import RunKey, RunLine
 from harness.simulate.run_one import PlannedRun, execute, forget_data
 from harness.simulate.store import code_digest
@@ -131,10 +132,10 @@ def _as_they_finish(
 
 
 def _run_in_processes(planned: Sequence[PlannedRun], jobs: int, show: Show) -> Lines:
-    context = multiprocessing.get_context("spawn")
+    context = fork_context()
     inbox: _Inbox = context.Queue()
     stop = context.Event()
-    processes, given = min(jobs, len(planned)), (inbox, stop)
+    processes, given = min(jobs, len(planned)), (inbox, stop, dict(os.environ))
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=given) as pool:
         with _without_main():
             waiting = {pool.submit(_execute_in_process, one): one for one in planned}
@@ -177,8 +178,10 @@ class _Stopped(Exception):
     """Another run has failed, or the simulation ends: this one is kept up to its last round."""
 
 
-def _begin_worker(inbox: _Inbox, stop: Event) -> None:
+def _begin_worker(inbox: _Inbox, stop: Event, environment: Mapping[str, str]) -> None:
     """Take what connects with the simulation, and end at once when it is killed: nobody would read what comes out."""
+    os.environ.clear()
+    os.environ.update(environment)
     _Worker.inbox, _Worker.stop = inbox, stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -17,10 +17,8 @@ from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schemathesis.generation import GenerationMode
 
 from client_agent.learning.learner import Learner, Vector
 from client_agent.settings import AgentSettings
@@ -256,11 +254,13 @@ class _Worker:
 
 def _described(federation: Federation, examples: int, counts: Counts) -> None:
     """Requests that each server's own description allows or forbids, with and without a key."""
+    from schemathesis import openapi  # half a second, which every collection would take
+
     client = federation.client(MALLORY)
     try:
         for side in Side:
             described = client.http.get(federation.servers[side].operations_url + "/openapi.json").json()
-            found: list[Any] = list(schemathesis.openapi.from_dict(described).get_all_operations())
+            found: list[Any] = list(openapi.from_dict(described).get_all_operations())
             for result in found:
                 _draw(result.ok(), side, client, examples, counts)
     finally:
@@ -269,10 +269,11 @@ def _described(federation: Federation, examples: int, counts: Counts) -> None:
 
 def _draw(operation: Any, side: Side, client: SignedClient, examples: int, counts: Counts) -> None:
     """Both ways, so many times."""
+    from schemathesis.generation import GenerationMode
 
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE), body=st.binary(max_size=200))
-    def send(case: schemathesis.Case, body: bytes) -> None:
+    def send(case: Any, body: bytes) -> None:
         values = {name: quote(str(v), safe="") for name, v in case.path_parameters.items()}
         query = {name: value for name, value in (case.query or {}).items() if name != "wait_s"}
         path = case.path.format(**values) + (f"?{urlencode(query)}" if query else "")

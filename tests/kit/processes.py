@@ -22,8 +22,9 @@ from client_agent.site.journal import StudyJournal
 from harness.attack.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.learners import Learners, light_sites
-from harness.federation.processes import FederationSpec, Forked, Running, RunningFederation, one_thread, toml_lines
+from harness.federation.processes import FederationSpec, Forked, Running, RunningFederation, toml_lines
 from harness.federation.server_apps import AppsInMemory
+from harness.fork_server import one_thread
 from host.clock import SYSTEM, Clock
 from protocol.messages.control import Roster
 from protocol.roster.keyfile import PartyKeys

@@ -175,7 +175,7 @@ def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_round_waits_for_a_fixed_number_of_round_trips_and_little_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency, "_DELAYED_ROUNDS", 3)
+    monkeypatch.setattr(latency, "_DELAYED_ROUNDS", 2)
     measured, summed = delayed_rounds((200.0,))
     for one in (measured, summed):
         assert one.round_trips is not None

@@ -15,10 +15,12 @@ from harness.bench import ckks
 from harness.bench import ring as lifting
 from harness.bench.ckks import errors_of, measure_ours, weighted_update
 from harness.bench.cli import app
+from harness.bench.processes import ServersOnly
 from harness.bench.ring import RingBenchmark, benchmark_ring
 from harness.bench.shards import ShardsBenchmark, benchmark_shards
 from harness.bench.synthetic import parameters_for, plain_average, update_of
 from harness.bench.tags import TARGET_NS, TagsBenchmark
+from harness.fork_server import fork_context
 from protocol.ckks.ciphertext import CkksParameters
 from protocol.errors import ProtocolViolation
 
@@ -32,7 +34,10 @@ ISSUED_KEYS = {
 
 
 @pytest.mark.slow
-def test_one_run_writes_what_was_asked_for(tmp_path: Path) -> None:
+def test_one_run_writes_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that play the round of shares are forked here; test_bench.py has one whose processes are new."""
+    monkeypatch.setattr("harness.bench.round.ServersOnly", lambda spec, folder, forked: ServersOnly(spec, folder))
+    monkeypatch.setattr("harness.bench.round_parties.get_context", lambda kind: fork_context())
     file = tmp_path / "ckks.json"
     done = CliRunner().invoke(
         app, ["ckks", "--parameters", "8159", "--sites", "3", "--out", str(file), "--folder", str(tmp_path)]

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.federation.processes import ONE_THREAD, Forked, fork_command, one_thread
+from harness.federation.processes import Forked, fork_command
+from harness.fork_server import ONE_THREAD, one_thread
 from tests.kit.present import present
 
 
@@ -81,8 +82,9 @@ def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     """The parent is another process here, which starts one that would wait for ever, and imports nothing for it."""
     log = tmp_path / "log"
     program = (
-        "import time; from pathlib import Path; from harness.federation import processes;"
-        "from tests.unit.harness.test_forked import wait_for_a_signal; processes._IN_MEMORY = 'json';"
+        "import time; from pathlib import Path; from harness import fork_server;"
+        "from harness.federation import processes;"
+        "from tests.unit.harness.test_forked import wait_for_a_signal; fork_server._IN_MEMORY = 'json';"
         f"print(processes.Forked(wait_for_a_signal, (), Path({str(log)!r}), {{}}).pid, flush=True); time.sleep(600)"
     )
     root = str(Path(__file__).parents[3])

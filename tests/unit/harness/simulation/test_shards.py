@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import moiety
+from harness.federation.processes import Forked
 from harness.simulate.case import Case, parse_case, read_case
 from harness.simulate.case_run import CaseOptions, run_case
 from harness.simulate.command import merge_results
@@ -190,27 +189,22 @@ def test_a_run_stopped_after_any_round_ends_as_an_undisturbed_one(tmp_path: Path
     assert list((tmp_path / "stopped" / "partial").iterdir()) == []
 
 
-STANDING_CASE = """
-import sys, time
-from pathlib import Path
-from harness.simulate.case import read_case
-from harness.simulate.case_run import CaseOptions, run_case
-options = CaseOptions(Path(sys.argv[2]), checkpoint_every_s=0.0)
-run_case(read_case(Path(sys.argv[1])), options, lambda progress: time.sleep(600 * (progress.rounds_done == 6)))
-"""
-"""Once six rounds are done it goes no further."""
+def _standing_case(file: str, out: str) -> None:
+    """Once six rounds are done it goes no further."""
+    options = CaseOptions(Path(out), checkpoint_every_s=0.0)
+    run_case(read_case(Path(file)), options, lambda progress: time.sleep(600 * (progress.rounds_done == 6)))
 
 
 @pytest.mark.slow
 def test_a_killed_process_leaves_a_case_that_goes_on(tmp_path: Path) -> None:
     file = case_file(tmp_path, rounds=12)
     out = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", STANDING_CASE, str(file), str(out)], start_new_session=True)
+    process = Forked(_standing_case, (str(file), str(out)), tmp_path / "log", os.environ)
     partial = out / "partial" / "weight_erosion-city-hospital-0.json"
     until = time.monotonic() + 120
     while time.monotonic() < until and not (partial.is_file() and len(json.loads(partial.read_text())["records"]) > 3):
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.wait()
     done = len(json.loads(partial.read_text())["records"])
     assert 3 < done < 12
@@ -283,18 +277,25 @@ def test_two_simulations_do_not_write_into_one_folder(tmp_path: Path) -> None:
 
 
 REFUSING = """
+import time
+from pathlib import Path
+
 from harness.datasets.bundled import breast_cancer_five_hospitals
 from protocol.errors import ConfigurationError
 
 
 def hospitals(request):
     if request.seed:
+        until = time.monotonic() + 100
+        while time.monotonic() < until and not list(Path(__file__).parent.glob("out/partial/*.json")):
+            time.sleep(0.01)
         raise ConfigurationError("no data of that seed")
     return breast_cancer_five_hospitals(0)
 
 
 DATASETS = {"hospitals": hospitals}
 """
+"""The second seed's data are refused once the first seed's run has kept a round."""
 
 
 @pytest.mark.slow
