@@ -218,6 +218,7 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._clock = clock
         self._called, self._calls = os.pipe()
+        self._closing, self._open = threading.Lock(), True
         os.set_blocking(self._called, False)
         os.set_blocking(self._calls, False)
         self.register(self._called, selectors.EVENT_READ)
@@ -227,11 +228,15 @@ class _Selector(selectors.DefaultSelector):
         self._clock.when_quiet(lambda: None)
         super().close()
         os.close(self._called)
-        os.close(self._calls)
+        with self._closing:
+            self._open = False
+            os.close(self._calls)
 
     def _call(self) -> None:
-        with suppress(BlockingIOError):  # full: the loop has calls enough
-            os.write(self._calls, b"0")
+        """A thread may hold this function while the loop closes: the descriptor's number may be another file's then."""
+        with self._closing, suppress(BlockingIOError, BrokenPipeError):  # full: the loop has calls enough
+            if self._open:
+                os.write(self._calls, b"0")
 
     def _look(self, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
         found = [one for one in super().select(timeout) if one[0].fd != self._called]
