@@ -399,5 +399,6 @@ def test_the_ring_is_in_a_studys_bytes_only_where_it_is_small() -> None:
 )
 def test_what_a_small_ring_does_not_go_with(changes: dict[str, Any], said: str) -> None:
     parameters = PLAIN.parameters.model_copy(update={"ring_bits": 48})
+    assert Study(**{**dict(PLAIN), "parameters": parameters}).parameters.ring_bits == 48
     with pytest.raises(ValidationError, match=said):
         Study(**{**dict(PLAIN), "parameters": parameters, **changes})
