@@ -1,6 +1,7 @@
 """Holds in every test, and in the processes that one starts.
 
-One example of hypothesis may take as long as a busy machine needs; a test has its timeout. Every library computes with
+One example of hypothesis may take as long as a busy machine needs; a test has its timeout. Examples are the same in every
+run, and so are the lines that they count. Every library computes with
 one thread: tests run side by side, and their models are small. Temporary files are in memory where there is room, which
 spares some 100,000 waits for a disk; what must outlive a killed process is tested on a disk (``kit.disk``).
 
@@ -34,7 +35,7 @@ _memory = in_memory()
 if "TMPDIR" not in os.environ and _memory is not None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_memory)
 
-settings.register_profile("busy", deadline=None)
+settings.register_profile("busy", deadline=None, derandomize=True)
 settings.load_profile("busy")
 
 COUNTED: Final = ("property", "unit", "vectors")
