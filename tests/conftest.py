@@ -1,9 +1,9 @@
 """Holds in every test, and in the processes that one starts.
 
-One example of hypothesis may take as long as a busy machine needs; a test has its timeout. Examples are the same in every
-run, and so are the lines that they count. Every library computes with
-one thread: tests run side by side, and their models are small. Temporary files are in memory where there is room, which
-spares some 100,000 waits for a disk; what must outlive a killed process is tested on a disk (``kit.disk``).
+One example of hypothesis may take as long as a busy machine needs; a test has its timeout. Examples are the same in
+every run, and so are the lines that they count. Every library computes with one thread: tests run side by side, and
+their models are small. Temporary files are in memory where there is room, which spares some 100,000 waits for a disk;
+what must outlive a killed process is tested on a disk (``kit.disk``).
 
 Collecting makes a million objects that stay: the garbage collector is off meanwhile, and never looks at them later.
 
