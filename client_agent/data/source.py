@@ -35,6 +35,8 @@ _PACKED: Final = {
     b"\xd0\xcf\x11\xe0": "a spreadsheet or another document",
     b"\x1f\x8b": "compressed",
 }
+_MARKUP: Final = re.compile(rb"\s*<(?:!doctype|html|head|table|\?xml)\b", re.IGNORECASE)
+"""The beginning of the web pages and XML that programs save under the name of a workbook."""
 _NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0e-\x19\x1c-\x1f\x7f]")
 """Bytes of no table in any encoding of one byte a character."""
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
@@ -76,10 +78,13 @@ def open_table(path: Path, site: SiteTable, findings: Findings, *, header: bool)
         raise ConfigurationError(f"{path} is {'a folder' if path.is_dir() else 'missing'}: give a CSV or Parquet file")
     try:
         with path.open("rb") as file:
-            begins = file.read(MARK_BYTES)
+            first = file.read(64)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {why_unreadable(path, error)}") from None
+    begins = first[:MARK_BYTES]
     packed = next((called for magic, called in _PACKED.items() if begins.startswith(magic)), None)
+    if packed is None and _MARKUP.match(first.removeprefix(codecs.BOM_UTF8)):
+        packed = "a web page or XML"
     if packed is not None:
         raise ConfigurationError(f"{path} is {packed}: save or unpack it as CSV or Parquet")
     if begins == _PARQUET or path.suffix.lower() in (".parquet", ".pq"):

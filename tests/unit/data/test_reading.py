@@ -98,6 +98,8 @@ def test_what_programs_write_is_read(tmp_path: Path, content: str | bytes, site:
         (b"", {}, "the file is empty"),
         (codecs.BOM_UTF8, {}, "the file is empty"),
         (b"\xd0\xcf\x11\xe0 of an old workbook", {}, "is a spreadsheet or another document"),
+        (b"<html><table><tr><td>1</td></tr></table>", {}, "is a web page or XML: save or unpack it as CSV"),
+        (b"\xef\xbb\xbf\r\n<?xml version='1.0'?><Workbook/>", {}, "is a web page or XML"),
         (b"PK\x03\x04rest of a workbook", {}, "is a spreadsheet or another archive: save or unpack it as CSV"),
         (b"\x1f\x8bgz", {}, "is compressed"),
         (b"age\tchol\n1\t2\n", {}, r"separator = '\\t'"),
