@@ -44,7 +44,7 @@ N = TypeVar("N", bound=BaseModel)
 def read_notes(path: Path, kind: type[N]) -> tuple[N, ...]:
     """Read a file on which nothing rests: empty where it is missing or cannot be read."""
     try:
-        return TypeAdapter(tuple[kind, ...]).validate_json(path.read_bytes())  # type: ignore[valid-type]
+        return TypeAdapter(tuple[kind, ...]).validate_json(path.read_bytes())  # type: ignore[valid-type]  # said at run time
     except (OSError, ValueError):
         return ()
 

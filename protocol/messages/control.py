@@ -7,7 +7,7 @@ requester says to them. A view for each of those cost every site most of its req
 has, and the server answers once there are others; the digest tells a server nothing but what it sent itself.
 """
 
-# ruff: noqa: F403, F405
+# ruff: noqa: F403, F405 - every name of these modules is handed on; mypy finds one that is not there
 
 from __future__ import annotations
 
